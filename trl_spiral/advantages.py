@@ -1,0 +1,368 @@
+"""
+Episodes in, one advantage per turn out.
+
+Every estimator sees the *results* of all ranks' episodes in one order, so that its numbers depend neither on which rank
+played what nor on which game ended first: one rank and two ranks with the same episodes get the same advantages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trl_spiral.types import POLICY, Ending, Episode
+
+
+Role = tuple[str, int]
+"""What a baseline is kept for: (game, seat)."""
+
+Advantages = tuple[tuple[float, ...], ...]
+"""Of one episode: for each seat, one number per turn; none for seats that are not trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """
+    What estimators and metrics need of an episode, small enough to send to every rank.
+
+    Attributes:
+        counter (`int`):
+            Number of the episode in the run.
+        game (`str`):
+            Name of the game.
+        seed (`int`):
+            Seed of the match: episodes that share it started from the same deal and opening.
+        returns (`tuple[float, ...]`):
+            Terminal payoff per seat.
+        ending ([`~types.Ending`]):
+            Why it ended.
+        offender (`int`, *optional*):
+            Seat whose fault ended it.
+        positions (`tuple[tuple[int, ...], ...]`):
+            For each seat that is trained on, a fingerprint of the prompt at each of its turns; empty for the others.
+        tokens (`int`):
+            Tokens that the policy wrote.
+        logprob_sum (`float`):
+            Sum of the log-probabilities of all policy tokens, in nats.
+        discarded_tokens (`int`):
+            Policy tokens of drawn attempts that were played again.
+        turns, policy_turns (`int`):
+            Turns taken by anybody, and by the policy.
+        opening (`int`):
+            Moves of the random opening.
+    """
+
+    counter: int
+    game: str
+    seed: int
+    returns: tuple[float, ...]
+    ending: Ending
+    offender: int | None
+    positions: tuple[tuple[int, ...], ...]
+    tokens: int
+    logprob_sum: float
+    discarded_tokens: int
+    turns: int
+    policy_turns: int
+    opening: int
+
+
+def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) -> tuple[int, ...]:
+    """
+    Seats whose turns are trained on: those that the policy filled, in an episode whose result means something.
+
+    Args:
+        episode ([`~types.Episode`]):
+            What was played.
+        winner_learns_from_forfeit (`bool`, defaults to `True`):
+            Whether the seats that did not cause an illegal or truncated ending count.
+    """
+    if episode.ending.is_broken:
+        return ()
+    only = episode.offender if episode.ending.is_forfeit and not winner_learns_from_forfeit else None
+    return tuple(
+        trajectory.seat
+        for trajectory in episode.trajectories
+        if (only is None or trajectory.seat == only)
+        and trajectory.turns
+        and all(turn.policy == POLICY for turn in trajectory.turns)
+    )
+
+
+def summarize(episode: Episode, learners: Sequence[int] | None = None) -> Result:
+    """The [`Result`] of an episode in which the seats `learners` are trained on, by default all `learning_seats`."""
+    learning = learning_seats(episode) if learners is None else learners
+    mine = [seat.turns if seat.seat in learning else () for seat in episode.trajectories]
+    return Result(
+        counter=episode.counter,
+        game=episode.game,
+        seed=episode.seed,
+        returns=episode.returns,
+        ending=episode.ending,
+        offender=episode.offender,
+        positions=tuple(tuple(hash(turn.prompt_ids) for turn in turns) for turns in mine),
+        tokens=episode.policy_tokens,
+        logprob_sum=math.fsum(
+            logprob
+            for seat in episode.trajectories
+            for turn in seat.turns
+            if turn.policy == POLICY
+            for logprob in turn.logprobs
+        ),
+        discarded_tokens=episode.discarded_tokens,
+        turns=len(episode.order),
+        policy_turns=sum(turn.policy == POLICY for seat in episode.trajectories for turn in seat.turns),
+        opening=episode.opening,
+    )
+
+
+class AdvantageEstimator(Protocol):
+    """
+    Turns a batch of results into advantages.
+
+    Called with the same results, in order of their counters, on every rank; so every rank holds the same state without
+    ever sending it.
+    """
+
+    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+        """
+        Advantages of each result, read before anything is updated.
+
+        Args:
+            results (`Sequence[Result]`):
+                All ranks' episodes of one batch. Broken ones get zeros and move nothing.
+            update (`bool`, defaults to `True`):
+                Whether the estimator learns from them; evaluation passes `False`.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs, as plain values."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+
+    def metrics(self) -> dict[str, float]:
+        """What is worth logging, by name."""
+
+
+class RoleBaseline:
+    """
+    Role-conditioned Advantage Estimation: return minus a moving average of that role's returns.
+
+    A role is a (game, seat). The baseline is read before it is updated, set to the first batch's mean at first sight
+    of a role, and then moved once per batch:
+
+        baseline <- decay * baseline + (1 - decay) * mean return of the batch
+
+    From [SPIRAL](https://huggingface.co/papers/2506.24119), which moves it after every episode; `per_episode=True`
+    does the same, in the order of episode counters, from a baseline of zero.
+
+    Args:
+        decay (`float`, defaults to `0.95`):
+            Share of the baseline kept at each batch (or episode), in [0, 1).
+        discount (`float`, defaults to `1.0`):
+            Factor by which a turn's advantage shrinks for every later turn of its seat.
+        per_episode (`bool`, defaults to `False`):
+            Whether the baseline moves after every episode.
+    """
+
+    def __init__(self, decay: float = 0.95, discount: float = 1.0, per_episode: bool = False) -> None:
+        self.decay = decay
+        self.discount = discount
+        self.per_episode = per_episode
+        self.baselines: dict[Role, float] = {}
+
+    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+        if self.per_episode:
+            return self._one_by_one(results, update)
+        means = {role: _mean(returns) for role, returns in _returns_by_role(results).items()}
+        baselines = {**means, **self.baselines}
+        if update:
+            for role, mean in means.items():
+                self.baselines[role] = self.decay * baselines[role] + (1.0 - self.decay) * mean
+        return [_spread(result, _of_seats(result, baselines), self.discount) for result in results]
+
+    def _one_by_one(self, results: Sequence[Result], update: bool) -> list[Advantages]:
+        baselines = dict(self.baselines)
+        advantages = []
+        for result in results:
+            known = _of_seats(result, baselines)
+            advantages.append(_spread(result, known, self.discount))
+            for seat in _learning_seats(result):
+                moved = self.decay * known[seat] + (1.0 - self.decay) * result.returns[seat]
+                baselines[result.game, seat] = moved
+        if update:
+            self.baselines = baselines
+        return advantages
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"baselines": [[game, seat, value] for (game, seat), value in sorted(self.baselines.items())]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.baselines = {(game, int(seat)): float(value) for game, seat, value in state["baselines"]}
+
+    def metrics(self) -> dict[str, float]:
+        return {f"baseline/{game}/seat{seat}": value for (game, seat), value in sorted(self.baselines.items())}
+
+
+class _Stateless:
+    """An estimator that looks at nothing but the batch."""
+
+    def __init__(self, discount: float = 1.0) -> None:
+        self.discount = discount
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        del state
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+class ReturnsOnly(_Stateless):
+    """No baseline: the advantage is the return, as in REINFORCE."""
+
+    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+        return [_spread(result, (0.0,) * len(result.returns), self.discount) for result in results]
+
+
+class BatchMean(_Stateless):
+    """Return minus the mean return of the same role in this batch."""
+
+    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+        means = {role: _mean(returns) for role, returns in _returns_by_role(results).items()}
+        return [_spread(result, _of_seats(result, means), self.discount) for result in results]
+
+
+class GroupMean(_Stateless):
+    """
+    Return minus the mean return of the same seat over the episodes that started from the same deal and opening.
+
+    With `games_per_start` episodes a group, this is GRPO's group baseline with "the same prompt" read as "the same
+    start": luck of the deal and strength of the opening cancel. A group of one has no baseline but itself and is
+    worth zero.
+    """
+
+    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+        groups: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+        for result in results:
+            for seat in _learning_seats(result):
+                groups[result.game, result.seed, seat].append(result.returns[seat])
+        means = {key: _mean(returns) for key, returns in groups.items()}
+        return [
+            _spread(
+                result,
+                [means.get((result.game, result.seed, seat), 0.0) for seat in range(len(result.returns))],
+                self.discount,
+            )
+            for result in results
+        ]
+
+
+class PositionValues:
+    """
+    Generalised advantage estimation over turns, with a table of what each position has been worth.
+
+    For games whose prompts come again. A position is a (game, seat, prompt); its value is a running mean of what
+    followed, of at least `rate` weight on the newest batch so that it tracks a policy that improves. A turn's advantage
+    is the sum over this and later turns of
+
+        (discount * trace) ** k * (discount * value of the next position - value of this one)
+
+    where after the last turn the return stands for the next position's value. A position never seen before counts as
+    its role's mean return. [GAE](https://huggingface.co/papers/1506.02438), over turns instead of tokens.
+
+    Args:
+        trace (`float`, defaults to `0.5`):
+            The λ of GAE, in [0, 1]: at 1 every turn sees the final return, at 0 only the next position's value.
+        rate (`float`, defaults to `0.1`):
+            Least weight of a new batch in a position's value, in (0, 1].
+        discount (`float`, defaults to `1.0`):
+            Discount per turn.
+    """
+
+    def __init__(self, trace: float = 0.5, rate: float = 0.1, discount: float = 1.0) -> None:
+        self.trace = trace
+        self.rate = rate
+        self.discount = discount
+        self.roles = RoleBaseline()
+        self.values: dict[tuple[str, int, int], tuple[float, int]] = {}
+
+    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+        fallback = {role: _mean(returns) for role, returns in _returns_by_role(results).items()}
+        fallback |= self.roles.baselines
+        targets: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+        advantages = []
+        for result in results:
+            by_seat: list[tuple[float, ...]] = []
+            for seat, positions in enumerate(result.positions):
+                if not positions:
+                    by_seat.append(())
+                    continue
+                keys = [(result.game, seat, position) for position in positions]
+                values = [self.values.get(key, (fallback[result.game, seat], 0))[0] for key in keys]
+                ahead, following = 0.0, result.returns[seat]
+                backwards = []
+                for index in reversed(range(len(keys))):
+                    factor = self.discount if index + 1 < len(keys) else 1.0
+                    ahead = factor * following - values[index] + self.discount * self.trace * ahead
+                    following = values[index]
+                    backwards.append(ahead)
+                    targets[keys[index]].append(values[index] + ahead)
+                by_seat.append(tuple(reversed(backwards)))
+            advantages.append(tuple(by_seat))
+        if update:
+            self.roles(results)
+            for key, seen in targets.items():
+                value, count = self.values.get(key, (0.0, 0))
+                weight = max(self.rate, len(seen) / (count + len(seen)))
+                self.values[key] = value + weight * (_mean(seen) - value), count + len(seen)
+        return advantages
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **self.roles.state_dict(),
+            "values": [[*key, *value] for key, value in sorted(self.values.items())],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.roles.load_state_dict(state)
+        self.values = {(game, seat, position): (value, n) for game, seat, position, value, n in state["values"]}
+
+    def metrics(self) -> dict[str, float]:
+        return {**self.roles.metrics(), "positions": float(len(self.values))}
+
+
+def _learning_seats(result: Result) -> list[int]:
+    return [seat for seat, positions in enumerate(result.positions) if positions]
+
+
+def _returns_by_role(results: Sequence[Result]) -> dict[Role, list[float]]:
+    returns: dict[Role, list[float]] = defaultdict(list)
+    for result in results:
+        for seat in _learning_seats(result):
+            returns[result.game, seat].append(result.returns[seat])
+    return returns
+
+
+def _mean(values: Sequence[float]) -> float:
+    # `fsum` is exact, so the mean does not depend on the order in which ranks are listed.
+    return math.fsum(values) / len(values)
+
+
+def _of_seats(result: Result, baselines: Mapping[Role, float]) -> list[float]:
+    """Each seat's baseline; 0 for a role never seen, which is either new or not trained on."""
+    return [baselines.get((result.game, seat), 0.0) for seat in range(len(result.returns))]
+
+
+def _spread(result: Result, baselines: Sequence[float], discount: float) -> Advantages:
+    """Return minus baseline, over a seat's turns: the last gets it whole, each earlier one `discount` times the next."""
+    return tuple(
+        tuple((gain - baseline) * discount ** (len(positions) - 1 - turn) for turn in range(len(positions)))
+        for gain, baseline, positions in zip(result.returns, baselines, result.positions, strict=True)
+    )

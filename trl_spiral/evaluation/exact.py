@@ -1,0 +1,83 @@
+"""A policy at tic-tac-toe, graded exactly over every reachable board."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trl_spiral.games.tictactoe import (
+    MoveDistribution,
+    Outcome,
+    board_observation,
+    decision_boards,
+    empty_cells,
+    exact_outcome,
+    minimax_policy,
+    uniform_policy,
+)
+from trl_spiral.prompts import PromptRenderer
+
+
+RIVALS: Mapping[str, Callable[[str], MoveDistribution]] = {"random": uniform_policy, "minimax": minimax_policy}
+"""Opponents that a policy is graded against."""
+
+Scorer = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[float]]
+"""Log-probabilities, in nats, of whole replies after their prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TicTacToeReport:
+    """
+    Exact results of one policy, by (rival, seat).
+
+    Replies other than `\\boxed{[cell]}`, right to the end-of-turn token, count as illegal. A model that also writes a
+    move in other ways is therefore a little better than reported, never worse.
+    """
+
+    outcomes: Mapping[tuple[str, int], Outcome]
+
+    def mean(self, rival: str, field: str) -> float:
+        """Mean of an [`~games.tictactoe.Outcome`] field over both seats."""
+        return math.fsum(getattr(self.outcomes[rival, seat], field) for seat in (0, 1)) / 2
+
+    def metrics(self, prefix: str = "exact") -> dict[str, float]:
+        """Flat numbers, for a log."""
+        numbers = {
+            f"{prefix}/{rival}/seat{seat}/{field}": getattr(outcome, field)
+            for (rival, seat), outcome in self.outcomes.items()
+            for field in ("win", "draw", "loss", "illegal")
+        }
+        for rival in RIVALS:
+            numbers[f"{prefix}/{rival}/non_loss"] = self.mean(rival, "non_loss")
+            numbers[f"{prefix}/{rival}/illegal"] = self.mean(rival, "illegal")
+        return numbers
+
+
+def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> TicTacToeReport:
+    """
+    Grades a policy whose replies are moves and nothing else.
+
+    Args:
+        renderer ([`~prompts.PromptRenderer`]):
+            The policy's prompts.
+        score (`Scorer`):
+            Log-probabilities of replies at the temperature to be graded.
+
+    Returns:
+        [`TicTacToeReport`]: Exact up to rounding, over all 4,520 boards at which somebody has to move.
+    """
+    replies = [renderer.reply(f"\\boxed{{[{cell}]}}") for cell in range(9)]
+    pairs = [(board, cell) for board in decision_boards() for cell in empty_cells(board)]
+    prompts = {board: renderer.prompt(board_observation(board)) for board in decision_boards()}
+    logprobs = score([prompts[board] for board, _ in pairs], [replies[cell] for _, cell in pairs])
+    table: dict[str, dict[int, float]] = {board: {} for board in decision_boards()}
+    for (board, cell), logprob in zip(pairs, logprobs, strict=True):
+        table[board][cell] = math.exp(logprob)
+    return TicTacToeReport(
+        {
+            (name, seat): exact_outcome(table.__getitem__, rival, seat)
+            for name, rival in RIVALS.items()
+            for seat in (0, 1)
+        }
+    )

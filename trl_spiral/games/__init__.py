@@ -1,0 +1,38 @@
+"""Games by name. Importing this package registers them and loads nothing: TextArena comes with the first match."""
+
+from __future__ import annotations
+
+from trl_spiral.games.base import Game, Match, Traits, check_game, game_names, get_game, register_game
+
+
+__all__ = ["Game", "Match", "Traits", "check_game", "game_names", "get_game", "register_game"]
+
+
+def _register() -> None:
+    def tictactoe() -> Game:
+        from trl_spiral.games.tictactoe import make_game
+
+        return make_game()
+
+    def connect_four() -> Game:
+        from trl_spiral.games.simple import connect_four as make
+
+        return make()
+
+    def nim() -> Game:
+        from trl_spiral.games.simple import nim as make
+
+        return make()
+
+    def pig_dice() -> Game:
+        from trl_spiral.games.simple import pig_dice as make
+
+        return make()
+
+    register_game("TicTacToe-v0", tictactoe)
+    register_game("ConnectFour-v0", connect_four)
+    register_game("Nim-v0", nim)
+    register_game("PigDice-v0-50", pig_dice)
+
+
+_register()

@@ -1,0 +1,148 @@
+"""What a game is: rules, seats, and what may be assumed of it."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trl_spiral.types import Ending, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """
+    What may be assumed of a game. A conformance test holds every registered game to its traits.
+
+    Attributes:
+        seats (`int`, defaults to `2`):
+            Number of seats.
+        zero_sum (`bool`, defaults to `True`):
+            Whether the returns of a finished game add up to zero.
+        stochastic (`bool`, defaults to `False`):
+            Whether dice, deals or hidden choices of the environment matter.
+        perfect_information (`bool`, defaults to `True`):
+            Whether every seat sees the whole state.
+        free_text (`bool`, defaults to `False`):
+            Whether moves carry text that cannot be listed.
+    """
+
+    seats: int = 2
+    zero_sum: bool = True
+    stochastic: bool = False
+    perfect_information: bool = True
+    free_text: bool = False
+
+
+class Match(ABC):
+    """
+    One playing of a game, from the first move to the outcome.
+
+    An illegal move is data, not an exception: `apply` ends the match with `Ending.ILLEGAL_MOVE` and leaves what that
+    costs to the referee. Once ended, a match stays as it is.
+    """
+
+    ending: Ending | None = None
+    """Why the match ended; `None` while it goes on."""
+    offender: int | None = None
+    """The seat that ended it by an illegal move."""
+    detail: str = ""
+    """For people: the environment's reason, or the error."""
+
+    @property
+    @abstractmethod
+    def to_move(self) -> int | None:
+        """Seat to move; `None` once the match has ended."""
+
+    @abstractmethod
+    def observe(self, seat: int) -> Observation:
+        """What `seat` sees now."""
+
+    @abstractmethod
+    def legal_actions(self) -> tuple[str, ...] | None:
+        """Canonical legal moves of the seat to move, or `None` where they cannot be listed."""
+
+    @abstractmethod
+    def apply(self, action: str) -> str | None:
+        """
+        Plays `action` for the seat to move.
+
+        Returns:
+            `str` or `None`: The move in canonical form, or `None` if it was illegal.
+        """
+
+    @property
+    @abstractmethod
+    def returns(self) -> tuple[float, ...]:
+        """Payoff per seat, as the rules give it; zeros while the match goes on."""
+
+
+class Game(ABC):
+    """Rules by name: makes matches, and knows what its moves look like."""
+
+    name: str
+    traits: Traits
+
+    @abstractmethod
+    def start(self, seed: int) -> Match:
+        """A fresh match. Same seed, same moves: same match, whatever else runs beside it."""
+
+    @abstractmethod
+    def canonical(self, action: str) -> str | None:
+        """The canonical form of a move as a player may write it, or `None` if it cannot be read as one."""
+
+    @property
+    def atoms(self) -> str:
+        """Regular expression for the parts of its texts that a tokenizer should never merge: cells, cards, moves."""
+        return r"\[[^\[\]\n]{1,16}\]"
+
+
+_REGISTRY: dict[str, Callable[[], Game]] = {}
+_GAMES: dict[str, Game] = {}
+
+
+def register_game(name: str, factory: Callable[[], Game]) -> None:
+    """
+    Adds a game under `name`.
+
+    Args:
+        name (`str`):
+            Name by which configurations and players call it.
+        factory (`Callable[[], Game]`):
+            Called once, when the game is first asked for, so that registering costs nothing.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
+    if name in _REGISTRY:
+        raise ValueError(f"A game called {name!r} is registered already. Choose another name.")
+    _REGISTRY[name] = factory
+
+
+def get_game(name: str) -> Game:
+    """
+    The registered game called `name`.
+
+    Raises:
+        ValueError: If there is none; the message lists the closest names.
+    """
+    check_game(name)
+    if name not in _GAMES:
+        _GAMES[name] = _REGISTRY[name]()
+    return _GAMES[name]
+
+
+def check_game(name: str) -> None:
+    """Raises `ValueError`, naming the closest games, if no game is called `name`. Loads nothing."""
+    if name in _REGISTRY:
+        return
+    folded = {known.casefold(): known for known in _REGISTRY}
+    close = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Known games: {', '.join(game_names())}."
+    raise ValueError(f"There is no game called {name!r}. {hint}")
+
+
+def game_names() -> list[str]:
+    """Names of all registered games, sorted."""
+    return sorted(_REGISTRY)

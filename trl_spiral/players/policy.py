@@ -1,0 +1,59 @@
+"""A seat filled by a language model, by way of an engine."""
+
+from __future__ import annotations
+
+from trl_spiral.prompts import PromptRenderer, extract_move
+from trl_spiral.types import POLICY, Observation, Reply, Request, Sampling, Turn
+
+
+class PolicyPlayer:
+    """
+    Asks a language model for its moves.
+
+    Args:
+        renderer ([`~prompts.PromptRenderer`]):
+            Renders observations for the model's tokenizer and reads its replies.
+        sampling ([`~types.Sampling`]):
+            How replies are drawn.
+        policy (`str`, defaults to `POLICY`):
+            Whose weights answer.
+        conversation (`bool`, defaults to `False`):
+            Whether each prompt carries on from this seat's earlier turns, token for token, so that a whole game fits
+            in one training row. Otherwise each prompt is the observation alone.
+        name (`str`, *optional*):
+            For tables and transcripts; the policy's name by default.
+    """
+
+    def __init__(
+        self,
+        renderer: PromptRenderer,
+        sampling: Sampling,
+        policy: str = POLICY,
+        conversation: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self.renderer = renderer
+        self.sampling = sampling
+        self.policy = policy
+        self.name = name or policy
+        self._prompt = renderer.continuation if conversation else renderer.prompt
+
+    def ask(self, observation: Observation) -> Turn | Request:
+        """The prompt, as token ids."""
+        return Request(self._prompt(observation), self.sampling, self.policy, observation.seed)
+
+    def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
+        """The move in the reply. A truncated or lost reply holds none."""
+        text = self.renderer.text(reply.completion_ids)
+        truncated, lost = reply.finish_reason == "length", reply.finish_reason == "lost"
+        return Turn(
+            action=None if truncated or lost else extract_move(text),
+            text=text,
+            prompt_ids=request.prompt_ids,
+            completion_ids=reply.completion_ids,
+            logprobs=reply.logprobs,
+            policy=self.policy,
+            version=reply.version,
+            truncated=truncated,
+            lost=lost,
+        )

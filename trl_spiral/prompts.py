@@ -1,0 +1,227 @@
+r"""
+Text at both ends of a turn: observation in, move out.
+
+`PromptRenderer` turns an observation into token ids through the tokenizer's own chat template or, for base models that
+have none, through a named style. `extract_move` finds the move in a reply: what stands in the last `\boxed{}` outside
+any unfinished thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from trl_spiral.types import Observation
+
+
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+"""What SPIRAL (arXiv 2506.24119) asks of the model after every observation; every style asks the same."""
+
+GOAL = "You are playing a two-player zero-sum game. Make valid actions to win."
+"""How SPIRAL introduces every game."""
+
+_MAX_REPLY = 65_536
+_MAX_MOVE = 512
+_CHATML = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
+_ASKED = f"{GOAL}\nObservation: {{observation}}\n{INSTRUCTION}"
+_DIALOGUE = (
+    "A conversation between User and Assistant. The User presents the observation of a zero-sum game, and the "
+    "Assistant makes a valid action in order to win. The Assistant first thinks about the reasoning process in the "
+    "mind and then provides the User with the action. {extra}User: You must put your answer inside \\boxed{{}}.\n"
+    "Observation: {observation}\nAssistant:"
+)
+
+PROMPT_STYLES: Mapping[str, str] = {
+    "qwen3": _CHATML.replace("{user}", _ASKED),
+    "octothinker": _DIALOGUE.replace("{extra}", ""),
+    "r1": _DIALOGUE.replace("{extra}", "The reasoning process stands within <think> </think> tags. ") + " <think>\n",
+    "llama-instruct": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
+    + _ASKED
+    + "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+}
+"""
+Named prompt styles. `{observation}` is replaced by the observation. `"chat"`, the tokenizer's own chat template, is the
+default and not in this table.
+"""
+
+
+def extract_move(reply: str) -> str | None:
+    r"""
+    The move in a reply, as the player wrote it.
+
+    It is what stands in the last `\boxed{}` outside unfinished thinking. A reply that is a single line without any
+    `\boxed{}`, such as `[4]` or `4`, is taken whole, and it is then up to the game to read it. Nothing is guessed: an
+    unclosed box or a paragraph of prose holds no move.
+
+    Args:
+        reply (`str`):
+            The whole reply. Only its last 65,536 characters are looked at.
+
+    Returns:
+        `str` or `None`: The move, stripped, at most 512 characters; `None` if there is none.
+    """
+    text = reply[-_MAX_REPLY:]
+    opened = text.rfind("<think>")
+    if opened > text.rfind("</think>"):
+        text = text[:opened]
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        move = text.rsplit("</think>", 1)[-1].strip()
+        return move if 0 < len(move) <= _MAX_MOVE and "\n" not in move else None
+    # `\boxed{\boxed{[4]}}` means what the inner box says, and `rfind` has found just that one.
+    depth = 0
+    inner = start + len("\\boxed{")
+    for position in range(inner, min(len(text), inner + _MAX_MOVE + 1)):
+        if text[position] == "{":
+            depth += 1
+        elif text[position] == "}":
+            if depth == 0:
+                return text[inner:position].strip() or None
+            depth -= 1
+    return None
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; every `transformers` tokenizer has it."""
+
+    chat_template: Any
+    eos_token: Any
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any: ...
+
+    def encode(self, text: str, **kwargs: Any) -> Any: ...
+
+    def decode(self, token_ids: Any, **kwargs: Any) -> Any: ...
+
+
+class PromptRenderer:
+    r"""
+    Renders observations as token ids, and reads replies.
+
+    Args:
+        tokenizer ([`Tokenizer`]):
+            The policy's tokenizer.
+        style (`str`, defaults to `"chat"`):
+            `"chat"` for the tokenizer's chat template, or one of `PROMPT_STYLES`.
+        chat_template (`str`, *optional*):
+            Template to use in place of the tokenizer's own.
+        chat_template_kwargs (`Mapping`, *optional*):
+            Passed on to the template, e.g. `{"enable_thinking": False}`.
+
+    Raises:
+        ValueError: If the style is unknown, or is `"chat"` where there is no chat template.
+    """
+
+    # Small games repeat their prompts; a template costs some 300 µs to render and tokenize. The bound is on entries.
+    _CACHE_SIZE = 16_384
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        style: str = "chat",
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_prompt_style(style, tokenizer.chat_template or chat_template)
+        self.tokenizer = tokenizer
+        self.style = style
+        self._template_kwargs = dict(chat_template_kwargs or {})
+        if chat_template is not None:
+            self._template_kwargs["chat_template"] = chat_template
+        self._cache: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._joint: tuple[str, str] | None = None
+
+    def prompt(self, observation: Observation) -> tuple[int, ...]:
+        """Token ids of the whole observation, ready for the reply."""
+        key = tuple(message["content"] for message in observation.messages)
+        if (ids := self._cache.get(key)) is None:
+            ids = self._remember(key, self._render(observation.messages))
+        return ids
+
+    def continuation(self, observation: Observation) -> tuple[int, ...]:
+        """
+        Token ids of a conversation that goes on: this seat's last prompt and reply as they were sampled, then what is
+        new.
+
+        Raises:
+            ValueError: If the style or the chat template cannot be continued without changing what came before.
+        """
+        if not observation.turns:
+            return self.prompt(observation)
+        last = observation.turns[-1]
+        key = ("\x00continued", observation.update)
+        if (joint := self._cache.get(key)) is None:
+            before, after = self._joint_texts()
+            joint = self._remember(key, self._encode(before + observation.update + after))
+        return last.prompt_ids + last.completion_ids + joint
+
+    def reply(self, text: str) -> tuple[int, ...]:
+        """Token ids of a reply, end-of-turn token included, as a model would write it."""
+        return self._encode(text + self.tokenizer.eos_token)
+
+    def text(self, completion_ids: Sequence[int]) -> str:
+        """The reply as text, special tokens left out."""
+        decoded: str = self.tokenizer.decode(list(completion_ids), skip_special_tokens=True)
+        return decoded
+
+    def _render(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        if self.style == "chat":
+            *earlier, last = messages
+            return self._encode(self._apply([*earlier, {**last, "content": f"{last['content']}\n\n{INSTRUCTION}"}]))
+        observation = "\n\n".join(message["content"] for message in messages)
+        return self._encode(PROMPT_STYLES[self.style].replace("{observation}", observation))
+
+    def _apply(self, messages: list[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        rendered: str = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt, **self._template_kwargs
+        )
+        return rendered
+
+    def _joint_texts(self) -> tuple[str, str]:
+        """What stands between an end of turn and the next observation, and between that and the next reply."""
+        if self._joint is not None:
+            return self._joint
+        if self.style != "chat":
+            raise ValueError(
+                f"Prompt style {self.style!r} asks for one move at a time and cannot carry on a conversation. Use "
+                '`sample_unit="turn"`, or `prompt_style="chat"`.'
+            )
+        question, reply, mark = "Question.", "Reply.", "\x01mark\x01"
+        talk = [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+        done = self._apply([*talk], add_generation_prompt=False)
+        going_on = self._apply([*talk, {"role": "user", "content": mark}])
+        end = done.rfind(self.tokenizer.eos_token)
+        if not going_on.startswith(done) or end < done.rfind(reply):
+            raise ValueError(
+                "The chat template rewrites or does not end earlier replies, so a whole game does not fit in one row. "
+                'Use `sample_unit="turn"`, or a template that only appends.'
+            )
+        before, after = going_on[end + len(self.tokenizer.eos_token) :].split(mark)
+        self._joint = before, after
+        return self._joint
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _remember(self, key: tuple[str, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
+        if len(self._cache) >= self._CACHE_SIZE:
+            self._cache.clear()
+        self._cache[key] = ids
+        return ids
+
+
+def check_prompt_style(style: str, chat_template: Any) -> None:
+    """
+    Raises:
+        ValueError: If `style` is unknown, or is `"chat"` and there is no chat template.
+    """
+    if style == "chat":
+        if not chat_template:
+            raise ValueError(
+                "The tokenizer has no chat template, and `prompt_style` is 'chat'. Choose a style for base models: "
+                f"{', '.join(map(repr, PROMPT_STYLES))}."
+            )
+    elif style not in PROMPT_STYLES:
+        raise ValueError(
+            f"There is no prompt style {style!r}. Choose 'chat' or one of {', '.join(map(repr, PROMPT_STYLES))}."
+        )

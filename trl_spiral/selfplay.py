@@ -1,0 +1,429 @@
+"""
+`SelfPlayRollout`: the multi-turn self-play environment callback for TRL's `rollout_func`.
+
+It plays games until it has as many rows as the trainer asked for, and hands them over. `SpiralTrainer` is built on it, and
+a plain `GRPOTrainer` can use it too.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import gather_object
+from datasets import Dataset
+
+from trl_spiral import _trl
+from trl_spiral.advantages import AdvantageEstimator, Result, RoleBaseline, learning_seats, summarize
+from trl_spiral.games import Game, get_game
+from trl_spiral.opponents import Matchmaker, mirror
+from trl_spiral.players import PolicyPlayer
+from trl_spiral.prompts import PromptRenderer
+from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, until_decided
+from trl_spiral.rows import Row, SampleUnit, make_rows
+from trl_spiral.seeding import derive_seed
+from trl_spiral.state import RolloutState
+from trl_spiral.types import Ending, Episode
+
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+
+logger = logging.getLogger(__name__)
+
+_MOST_IN_FLIGHT = 512
+
+
+class SelfPlayRollout:
+    """
+    Plays episodes of one policy against itself, or whomever the matchmaker seats, and returns them as training rows.
+
+    Pass it as `rollout_func` of a [`~trl.GRPOTrainer`], together with its `reward_func` and its `dataset`:
+
+    ```python
+    rollout = SelfPlayRollout("TicTacToe-v0")
+    trainer = GRPOTrainer(
+        model="Qwen/Qwen3-0.6B",
+        rollout_func=rollout,
+        reward_funcs=rollout.reward_func,
+        train_dataset=rollout.dataset(1024),
+        args=GRPOConfig(
+            per_device_train_batch_size=64, num_generations=64, scale_rewards="none", loss_type="dr_grpo"
+        ),
+    )
+    ```
+
+    There it insists that `num_generations` equals the generation batch and that `scale_rewards` is `"none"`: TRL
+    subtracts each group's mean, and with smaller groups neighbouring turns of one game, which share a return, would
+    cancel to zero. Rows that do not fit in a batch are dropped there, since a plain trainer takes every row for fresh.
+    [`SpiralTrainer`] has neither restriction.
+
+    Args:
+        games (`str`, [`~games.Game`] or a sequence of them):
+            What is played, each game as likely as another.
+        estimator ([`~advantages.AdvantageEstimator`], *optional*):
+            Turns returns into advantages; role-conditioned baselines by default.
+        matchmaker ([`~opponents.Matchmaker`], defaults to `mirror`):
+            Fills the seats.
+        sample_unit (`str`, defaults to `"turn"`):
+            What one row holds: `"turn"` or `"trajectory"`.
+        prompt_style (`str`, defaults to `"chat"`):
+            See [`~prompts.PromptRenderer`].
+        opening_moves (`int`, defaults to `0`):
+            Up to this many random legal moves start each game.
+        games_per_start (`int`, defaults to `1`):
+            Episodes that share one deal and one opening.
+        max_draw_retries (`int`, defaults to `0`):
+            How often a drawn game is played again.
+        forfeit ([`~rollout.Forfeit`], *optional*):
+            What an illegal or truncated reply costs.
+        winner_learns_from_forfeit (`bool`, defaults to `True`):
+            Whether the other seats are trained on a game that ended so.
+        filter_zero_advantages (`bool`, defaults to `False`):
+            Whether rows of zero advantage are left out and more games are played in their place.
+        keep_surplus (`bool`, defaults to `True`):
+            Whether rows that do not fit wait for the next batch.
+        games_in_flight (`int`, *optional*):
+            Most games under way at once; by default as many as there are rows to fill, up to 512.
+        seed (`int`, *optional*):
+            Seed of all games; the trainer's by default.
+    """
+
+    # Waves of games before a batch is given up on: with `filter_zero_advantages`, a wave may bring nothing.
+    _MAX_WAVES = 20
+
+    def __init__(
+        self,
+        games: str | Game | Sequence[str | Game],
+        estimator: AdvantageEstimator | None = None,
+        matchmaker: Matchmaker = mirror,
+        sample_unit: SampleUnit = "turn",
+        prompt_style: str = "chat",
+        opening_moves: int = 0,
+        games_per_start: int = 1,
+        max_draw_retries: int = 0,
+        forfeit: Forfeit | None = None,
+        winner_learns_from_forfeit: bool = True,
+        filter_zero_advantages: bool = False,
+        keep_surplus: bool = True,
+        games_in_flight: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        listed = [games] if isinstance(games, str | Game) else list(games)
+        self.games = [get_game(game) if isinstance(game, str) else game for game in listed]
+        self.estimator: AdvantageEstimator = estimator or RoleBaseline()
+        self.matchmaker = matchmaker
+        self.sample_unit = sample_unit
+        self.prompt_style = prompt_style
+        self.opening_moves = opening_moves
+        self.games_per_start = games_per_start
+        self.max_draw_retries = max_draw_retries
+        self.forfeit = forfeit or Forfeit()
+        self.winner_learns_from_forfeit = winner_learns_from_forfeit
+        self.filter_zero_advantages = filter_zero_advantages
+        self.keep_surplus = keep_surplus
+        self.games_in_flight = games_in_flight
+        self.seed = seed
+
+        self.state = RolloutState()
+        self.batch: list[Row] = []
+        self.episodes: list[Episode] = []
+        self.metrics: dict[str, float] = {}
+        self.advantages_are_replaced = False
+        self._evaluated = 0
+        self._policy: PolicyPlayer | None = None
+        self._owner: Any = None
+
+    # ---- what TRL calls ----
+    def __call__(self, prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, Any]:
+        """
+        Rows for one generation batch of one rank.
+
+        Args:
+            prompts (`Sequence`):
+                Placeholders; only their number counts.
+            trainer ([`~trl.GRPOTrainer`]):
+                Whose model plays.
+
+        Returns:
+            `dict`: `prompt_ids`, `completion_ids`, `logprobs`, `env_mask`, and per row `selfplay_return`,
+            `selfplay_advantage`.
+
+        Raises:
+            ValueError: If a plain trainer's groups would cancel the advantages.
+            RuntimeError: If games bring no rows to train on.
+        """
+        evaluation = not trainer.model.training
+        if not self.advantages_are_replaced and not evaluation:
+            self._check_groups(trainer)
+        with _trl.transformers_engine(trainer) as engine:
+            batch = self.collect(
+                len(prompts),
+                self._player(trainer),
+                engine,
+                seed=trainer.args.seed if self.seed is None else self.seed,
+                rank=trainer.accelerator.process_index,
+                world_size=trainer.accelerator.num_processes,
+                evaluation=evaluation,
+            )
+        return {
+            "prompt_ids": [row.prompt_ids for row in batch],
+            "completion_ids": [row.completion_ids for row in batch],
+            "logprobs": [row.logprobs for row in batch],
+            "env_mask": [row.mask for row in batch],
+            "selfplay_return": [row.reward for row in batch],
+            "selfplay_advantage": [row.advantage for row in batch],
+        }
+
+    def reward_func(
+        self, selfplay_return: list[float], selfplay_advantage: list[float], log_metric: Any, **kwargs: Any
+    ) -> list[float]:
+        """
+        Reward function that goes with the roll-out, and logs its metrics.
+
+        Gives each row its return where the trainer replaces advantages, and its advantage in a plain trainer, which
+        takes the batch mean off and uses the rest.
+        """
+        del kwargs
+        for name, value in self.metrics.items():
+            log_metric(name, value)
+        return selfplay_return if self.advantages_are_replaced else selfplay_advantage
+
+    def dataset(self, rows: int) -> Dataset:
+        """A data set of `rows` placeholders: TRL needs one, and games are made as they are played."""
+        content = ", ".join(game.name for game in self.games)
+        return Dataset.from_dict({"prompt": [[{"role": "user", "content": content}]] * rows})
+
+    def start_evaluation(self) -> None:
+        """Evaluation plays the same games every time: begin again with the first."""
+        self._evaluated = 0
+
+    # ---- playing ----
+    def collect(
+        self,
+        needed: int,
+        player: PolicyPlayer,
+        engine: Engine,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        evaluation: bool = False,
+    ) -> list[Row]:
+        """
+        Plays until every rank has the rows it needs.
+
+        Games are started one by one until they are expected to fill the batch, every started game is played to its
+        end, and rows are taken in the order in which games were started: a game is never preferred for being short.
+
+        Args:
+            needed (`int`):
+                Rows this rank needs.
+            player ([`~players.PolicyPlayer`]):
+                The policy.
+            engine ([`~rollout.Engine`]):
+                Answers it.
+            seed (`int`):
+                Seed of the run.
+            rank, world_size (`int`):
+                Which rank this is, of how many.
+            evaluation (`bool`, defaults to `False`):
+                Whether to leave baselines, counters and kept rows alone.
+
+        Returns:
+            `list[Row]`: Exactly `needed` rows.
+        """
+        state = RolloutState(rows_seen=self.state.rows_seen, episodes_seen=self.state.episodes_seen)
+        if not evaluation:
+            state = self.state
+        queue = list(state.kept)
+        carried = len(queue)
+        spare: list[Row] = []
+        results: list[Result] = []
+        self.episodes = []
+        for _ in range(self._MAX_WAVES):
+            wave = self._play_wave(needed - len(queue), player, engine, seed, rank, world_size, evaluation)
+            seats = [learning_seats(episode, self.winner_learns_from_forfeit) for episode in wave]
+            # Sorted by counter, so that every rank's estimator is told the same in the same order.
+            told = sorted(gather_object(list(map(summarize, wave, seats))), key=lambda result: result.counter)
+            advantages = dict(
+                zip((result.counter for result in told), self.estimator(told, update=not evaluation), strict=True)
+            )
+            for episode in wave:
+                rows = make_rows(episode, advantages[episode.counter], self.sample_unit)
+                state.rows_seen += len(rows)
+                state.episodes_seen += 1
+                for row in rows:
+                    (spare if self.filter_zero_advantages and row.advantage == 0.0 else queue).append(row)
+            results += told
+            self.episodes += wave
+            # All ranks look at the neediest one, so that none waits for a wave that another does not play.
+            if max(gather_object([needed - len(queue)])) <= 0:
+                break
+        else:
+            queue = self._fill_up(queue, spare, needed, results)
+        batch, rest = queue[:needed], queue[needed:]
+        if not evaluation:
+            state.kept = rest if self.keep_surplus else []
+            state.estimator = self.estimator.state_dict()
+        self.batch = batch
+        self.metrics = self._measure(results, len(spare), carried, rest, evaluation)
+        return batch
+
+    def _play_wave(
+        self,
+        missing: int,
+        player: PolicyPlayer,
+        engine: Engine,
+        seed: int,
+        rank: int,
+        world_size: int,
+        evaluation: bool,
+    ) -> list[Episode]:
+        """Games expected to bring the missing rows, in the order in which they were started."""
+        ended: list[Episode] = []
+        rows = 0
+
+        def games() -> Iterator[Playing | None]:
+            started = 0
+            while True:
+                finished = self.state.episodes_seen + len(ended)
+                # Before the first game has ended, nothing is known of their length: start a few and see.
+                mean = (self.state.rows_seen + rows) / finished if finished else missing / 8
+                under_way = started - len(ended)
+                if rows + under_way * mean < missing or started % self.games_per_start:
+                    number = self._evaluated if evaluation else self.state.episodes
+                    yield self._start(number, player, seed, rank, world_size, evaluation)
+                    started += 1
+                    if evaluation:
+                        self._evaluated += 1
+                    else:
+                        self.state.episodes += 1
+                elif under_way:
+                    yield None
+                else:
+                    return
+
+        in_flight = self.games_in_flight or min(max(missing, self.games_per_start), _MOST_IN_FLIGHT)
+        for episode in play(games(), engine, in_flight):
+            ended.append(episode)
+            for seat in learning_seats(episode, self.winner_learns_from_forfeit):
+                rows += len(episode.trajectories[seat].turns) if self.sample_unit == "turn" else 1
+        return sorted(ended, key=lambda episode: episode.counter)
+
+    def _start(
+        self, number: int, player: PolicyPlayer, seed: int, rank: int, world_size: int, evaluation: bool
+    ) -> Playing:
+        """This rank's game of that number. Ranks count in turns, so counters are unique over all of them."""
+        purpose = "eval" if evaluation else "train"
+        counter = number * world_size + rank
+        group = (number // self.games_per_start) * world_size + rank
+        chance = random.Random(derive_seed(seed, purpose, "start", group))
+        game = chance.choice(self.games)
+        opening = chance.randint(0, self.opening_moves)
+        players = self.matchmaker(player, game.traits.seats, derive_seed(seed, purpose, "seats", counter))
+
+        def start(attempt: int) -> Start:
+            return Start(
+                game=game,
+                players=players,
+                seed=derive_seed(seed, purpose, "match", group, attempt),
+                play_seed=derive_seed(seed, purpose, "play", counter, attempt),
+                counter=counter,
+                opening=opening,
+                forfeit=self.forfeit,
+            )
+
+        return until_decided(start, self.max_draw_retries)
+
+    def _fill_up(self, queue: list[Row], spare: list[Row], needed: int, results: list[Result]) -> list[Row]:
+        """What to do when many waves have not filled the batch; the same on every rank."""
+        if min(gather_object([len(queue) + len(spare) - needed])) < 0:
+            endings = dict(Counter(str(result.ending) for result in results))
+            detail = next((episode.detail for episode in self.episodes if episode.ending.is_broken), "")
+            raise RuntimeError(
+                f"{len(results)} games brought too few rows to train on; they ended so: {endings}. {detail}".rstrip()
+            )
+        logger.warning(
+            "Hardly any turn has an advantage any more: the batch is filled up with turns of zero advantage. If this "
+            "goes on, the policy has settled; more `opening_moves` or other opponents would give it something to learn."
+        )
+        return queue + spare[: max(0, needed - len(queue))]
+
+    # ---- what is logged ----
+    def _measure(
+        self, results: Sequence[Result], filtered: int, carried: int, rest: Sequence[Row], evaluation: bool
+    ) -> dict[str, float]:
+        """Metrics of a batch, over all ranks' games; rows are counted on this rank, and TRL averages them."""
+        games = len(results)
+        unused = sum(row.policy_tokens for row in rest) if evaluation or not self.keep_surplus else 0
+        metrics = {
+            "selfplay/games": float(games),
+            "selfplay/filtered_turns": float(filtered),
+            "selfplay/carried_rows": float(carried),
+            "selfplay/kept_rows": float(len(rest) if self.keep_surplus and not evaluation else 0),
+            "selfplay/unused_rows": float(0 if self.keep_surplus and not evaluation else len(rest)),
+            "selfplay/unused_tokens": float(unused),
+        }
+        metrics |= {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
+        if not games:
+            return metrics
+        tokens, turns = sum(result.tokens for result in results), sum(result.turns for result in results)
+        metrics |= {
+            "selfplay/turns_per_game": turns / games,
+            "selfplay/discarded_tokens": float(sum(result.discarded_tokens for result in results)),
+            "selfplay/illegal_rate": _share(results, lambda result: result.ending is Ending.ILLEGAL_MOVE),
+            "selfplay/truncated_rate": _share(results, lambda result: result.ending is Ending.TRUNCATED),
+            "selfplay/broken_rate": _share(results, lambda result: result.ending.is_broken),
+            "selfplay/draw_rate": _share(results, lambda result: len(set(result.returns)) == 1),
+        }
+        if tokens:
+            # The mean of -log p over what was sampled is an unbiased estimate of the entropy, in nats a token.
+            metrics["selfplay/entropy"] = -sum(result.logprob_sum for result in results) / tokens
+            metrics["selfplay/reply_length"] = tokens / max(1, sum(result.policy_turns for result in results))
+        for game, seat in sorted({(result.game, seat) for result in results for seat in range(len(result.returns))}):
+            played = [result for result in results if result.game == game]
+            prefix = f"selfplay/{game}/seat{seat}"
+            best = [max(result.returns) for result in played]
+            won = sum(r.returns[seat] == top > min(r.returns) for r, top in zip(played, best, strict=True))
+            drawn = sum(len(set(result.returns)) == 1 for result in played)
+            illegal = sum(r.ending is Ending.ILLEGAL_MOVE and r.offender == seat for r in played)
+            metrics |= {
+                f"{prefix}/win": won / len(played),
+                f"{prefix}/draw": drawn / len(played),
+                f"{prefix}/loss": 1 - (won + drawn) / len(played),
+                f"{prefix}/illegal": illegal / len(played),
+            }
+        return metrics
+
+    # ---- wiring ----
+    def _player(self, trainer: GRPOTrainer) -> PolicyPlayer:
+        if self._policy is None or self._owner is not trainer:
+            tokenizer = trainer._tokenizer
+            conversation = self.sample_unit == "trajectory"
+            renderer = PromptRenderer(
+                tokenizer,
+                self.prompt_style,
+                _trl.appending_chat_template(tokenizer) if conversation else None,
+                trainer.args.chat_template_kwargs,
+            )
+            self._owner = trainer
+            self._policy = PolicyPlayer(renderer, _trl.sampling_of(trainer), conversation=conversation)
+        return self._policy
+
+    def _check_groups(self, trainer: GRPOTrainer) -> None:
+        args = trainer.args
+        if args.num_generations != args.generation_batch_size or args.scale_rewards != "none":
+            raise ValueError(
+                f"`num_generations` ({args.num_generations}) must equal the generation batch "
+                f"({args.generation_batch_size}), and `scale_rewards` ({args.scale_rewards!r}) must be 'none': in smaller "
+                "groups the turns of one game cancel each other. Or use `SpiralTrainer`, which has no groups."
+            )
+        self.keep_surplus = False
+
+
+def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> float:
+    return sum(map(holds, results)) / len(results)

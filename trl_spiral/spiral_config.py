@@ -1,0 +1,257 @@
+"""Configuration of `SpiralTrainer`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+from trl_spiral.games import check_game
+from trl_spiral.prompts import PROMPT_STYLES
+
+
+ESTIMATORS = ("role", "batch", "group", "none", "position")
+
+
+@dataclass
+class SpiralConfig(GRPOConfig):
+    r"""
+    Configuration class for the [`SpiralTrainer`].
+
+    This class includes only the parameters that are specific to self-play, or whose defaults differ from GRPO's. For a
+    full list of training arguments, please refer to the [`~trl.GRPOConfig`] and [`~transformers.TrainingArguments`]
+    documentation. Defaults follow [SPIRAL](https://huggingface.co/papers/2506.24119).
+
+    `num_generations` must stay at least 2 and divide the generation batch, as TRL insists. Self-play has no groups of
+    completions of one prompt, so apart from that it means nothing here: keep 2.
+
+    Parameters:
+        > Parameters whose defaults differ from GRPO's
+
+        max_steps (`int`, *optional*, defaults to `400`):
+            Number of optimizer steps. There is no data set to run out of, so epochs mean nothing.
+        num_generations (`int`, *optional*, defaults to `2`):
+            See above.
+        loss_type (`str`, *optional*, defaults to `"dr_grpo"`):
+            Sum over tokens divided by a constant, as in SPIRAL. Clipped by `epsilon` over `num_iterations` passes; with
+            one pass and one step per generation it is plain importance sampling.
+        num_iterations (`int`, *optional*, defaults to `2`):
+            Passes over each generation batch.
+        scale_rewards (`str`, *optional*, defaults to `"none"`):
+            Advantages are replaced after TRL has scaled its own, so nothing else has an effect.
+        activation_checkpointing (`bool`, *optional*, defaults to `True`):
+            TRL's default, under the name that transformers now uses.
+
+        > Parameters that control what is played
+
+        games (`list[str]`, *optional*, defaults to `["TicTacToe-v0"]`):
+            Names of the games, each as likely as another.
+        opening_moves (`int`, *optional*, defaults to `0`):
+            Up to this many uniformly random legal moves start each game, so that self-play meets positions that it
+            would not choose. The number is drawn uniformly per game; the moves are nobody's and are not trained on.
+        games_per_start (`int`, *optional*, defaults to `1`):
+            Episodes that share one deal and one opening. Needed above 1 by `advantage_estimator="group"`.
+        max_draw_retries (`int`, *optional*, defaults to `0`):
+            How often a drawn game is played again before a draw is accepted. SPIRAL's `filter_draw` uses 5.
+        illegal_move_return (`float`, *optional*, defaults to `-1.0`):
+            Return of a seat whose reply holds no legal move or is truncated. SPIRAL's code uses `-1.5`.
+        illegal_move_gain (`float`, *optional*, defaults to `1.0`):
+            Return shared by the other seats in that case. SPIRAL's code uses `0.5`.
+        games_in_flight (`int`, *optional*):
+            Most games under way at once on each rank. By default as many as the batch has rows, up to 512.
+
+        > Parameters that control the text
+
+        prompt_style (`str`, *optional*, defaults to `"chat"`):
+            `"chat"` for the tokenizer's chat template, or `"qwen3"`, `"octothinker"`, `"r1"`, `"llama-instruct"` for
+            base models without one.
+        sample_unit (`str`, *optional*, defaults to `"turn"`):
+            What one row holds: `"turn"` for one decision, or `"trajectory"` for all of a seat's decisions in a game,
+            as one conversation.
+
+        > Parameters that control credit assignment
+
+        advantage_estimator (`str`, *optional*, defaults to `"role"`):
+            `"role"` for SPIRAL's role-conditioned baselines, `"batch"` for the batch mean of each role, `"group"` for
+            the mean over games that share a start, `"none"` for the return itself, or `"position"` for generalised
+            advantage estimation over turns with a table of position values.
+        role_baseline_decay (`float`, *optional*, defaults to `0.95`):
+            Share of a role's baseline kept at each batch, in [0, 1).
+        role_baseline_per_episode (`bool`, *optional*, defaults to `False`):
+            Whether the baseline moves after every episode, as in SPIRAL's code, instead of every batch.
+        turn_discount (`float`, *optional*, defaults to `1.0`):
+            Factor by which a turn's advantage shrinks for every later turn of its seat, in (0, 1].
+        position_trace (`float`, *optional*, defaults to `0.5`):
+            The λ of `advantage_estimator="position"`, in [0, 1].
+        winner_learns_from_forfeit (`bool`, *optional*, defaults to `True`):
+            Whether the other seats are trained on a game that ended by an illegal or truncated reply.
+        filter_zero_advantages (`bool`, *optional*, defaults to `False`):
+            Whether turns of zero advantage are left out and more games are played in their place.
+        keep_surplus (`bool`, *optional*, defaults to `True`):
+            Whether rows that no longer fit in a batch wait for the next one. Otherwise they are dropped.
+
+        > Parameters that control evaluation
+
+        eval_rows (`int`, *optional*, defaults to `64`):
+            Rows of self-play per evaluation, where `eval_strategy` asks for any.
+    """
+
+    # Parameters whose defaults differ from GRPO's
+    max_steps: int = field(
+        default=400,
+        metadata={"help": "Number of optimizer steps. There is no data set to run out of, so epochs mean nothing."},
+    )
+    num_generations: int | None = field(
+        default=2,
+        metadata={"help": "Must be at least 2 and divide the generation batch; means nothing else in self-play."},
+    )
+    loss_type: str = field(
+        default="dr_grpo",
+        metadata={"help": "Loss of `GRPOTrainer`. The default sums over tokens and divides by a constant, as SPIRAL."},
+    )
+    num_iterations: int = field(default=2, metadata={"help": "Passes over each generation batch."})
+    scale_rewards: str = field(
+        default="none", metadata={"help": "Has no effect: advantages are replaced after TRL has scaled its own."}
+    )
+
+    # Parameters that control what is played
+    games: list[str] = field(
+        default_factory=lambda: ["TicTacToe-v0"],
+        metadata={"help": "Names of the games, each as likely as another."},
+    )
+    opening_moves: int = field(
+        default=0,
+        metadata={"help": "Up to this many uniformly random legal moves start each game. They are not trained on."},
+    )
+    games_per_start: int = field(default=1, metadata={"help": "Episodes that share one deal and one opening."})
+    max_draw_retries: int = field(
+        default=0, metadata={"help": "How often a drawn game is played again before a draw is accepted."}
+    )
+    illegal_move_return: float = field(
+        default=-1.0, metadata={"help": "Return of a seat whose reply holds no legal move or is truncated."}
+    )
+    illegal_move_gain: float = field(
+        default=1.0, metadata={"help": "Return shared by the other seats after an illegal or truncated reply."}
+    )
+    games_in_flight: int | None = field(
+        default=None,
+        metadata={"help": "Most games under way at once on each rank. Default: rows of the batch, up to 512."},
+    )
+
+    # Parameters that control the text
+    prompt_style: str = field(
+        default="chat",
+        metadata={"help": "'chat' for the tokenizer's chat template, or a named style for base models without one."},
+    )
+    sample_unit: str = field(
+        default="turn",
+        metadata={"help": "What one row holds: 'turn', or 'trajectory' for all of a seat's turns in a game."},
+    )
+
+    # Parameters that control credit assignment
+    advantage_estimator: str = field(
+        default="role", metadata={"help": "One of 'role', 'batch', 'group', 'none' and 'position'."}
+    )
+    role_baseline_decay: float = field(
+        default=0.95,
+        metadata={"help": "Share of a role's baseline kept at each batch (not episode), in [0, 1)."},
+    )
+    role_baseline_per_episode: bool = field(
+        default=False, metadata={"help": "Whether the baseline moves after every episode instead of every batch."}
+    )
+    turn_discount: float = field(
+        default=1.0,
+        metadata={"help": "Factor by which a turn's advantage shrinks for every later turn of its seat, in (0, 1]."},
+    )
+    position_trace: float = field(
+        default=0.5, metadata={"help": "The lambda of `advantage_estimator='position'`, in [0, 1]."}
+    )
+    winner_learns_from_forfeit: bool = field(
+        default=True,
+        metadata={"help": "Whether the other seats are trained on games that ended by an illegal or truncated reply."},
+    )
+    filter_zero_advantages: bool = field(
+        default=False, metadata={"help": "Whether turns of zero advantage are left out and replaced by more games."}
+    )
+    keep_surplus: bool = field(
+        default=True,
+        metadata={
+            "help": "Whether rows that no longer fit in a batch wait for the next one instead of being dropped."
+        },
+    )
+
+    # Parameters that control evaluation
+    eval_rows: int = field(default=64, metadata={"help": "Rows of self-play per evaluation, where there is any."})
+
+    def __post_init__(self):
+        if isinstance(self.games, str):
+            self.games = [self.games]
+        self._check_self_play()
+        # `GRPOConfig` turns on checkpointing under a name that transformers 5.23 deprecates. Its value is unchanged.
+        if self.activation_checkpointing is None or not self.activation_checkpointing:
+            self.activation_checkpointing = bool(self.gradient_checkpointing)
+        super().__post_init__()
+
+    def _check_self_play(self):
+        for name in self.games:
+            check_game(name)
+        if not self.games:
+            raise ValueError("`games` is empty: name at least one game.")
+        if self.num_generations is None or self.num_generations < 2:
+            raise ValueError(
+                f"`num_generations` ({self.num_generations}) must be at least 2: TRL insists on groups. Self-play does "
+                "not use them, so leave it at 2."
+            )
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if world_size > 1 and not self.use_cpu and self._has_no_accelerator():
+            raise ValueError(
+                f"The launcher started {world_size} processes, and without an accelerator each of them would train "
+                "alone. Add `--use_cpu` to train on the CPU together."
+            )
+        if self.advantage_estimator not in ESTIMATORS:
+            raise ValueError(
+                f"`advantage_estimator` ({self.advantage_estimator!r}) must be one of {', '.join(map(repr, ESTIMATORS))}."
+            )
+        if self.sample_unit not in ("turn", "trajectory"):
+            raise ValueError(f"`sample_unit` ({self.sample_unit!r}) must be 'turn' or 'trajectory'.")
+        if self.prompt_style != "chat" and self.prompt_style not in PROMPT_STYLES:
+            raise ValueError(
+                f"`prompt_style` ({self.prompt_style!r}) must be 'chat' or one of "
+                f"{', '.join(map(repr, PROMPT_STYLES))}."
+            )
+        if not 0.0 <= self.role_baseline_decay < 1.0:
+            raise ValueError(
+                f"`role_baseline_decay` ({self.role_baseline_decay}) must be in [0, 1): at 1 a baseline never moves. "
+                "Use `0.0` to follow only the latest batch."
+            )
+        if not 0.0 < self.turn_discount <= 1.0:
+            raise ValueError(f"`turn_discount` ({self.turn_discount}) must be in (0, 1]. Use 1 for no discount.")
+        if not 0.0 <= self.position_trace <= 1.0:
+            raise ValueError(f"`position_trace` ({self.position_trace}) must be in [0, 1].")
+        for name, least in (
+            ("opening_moves", 0),
+            ("games_per_start", 1),
+            ("max_draw_retries", 0),
+            ("eval_rows", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` ({getattr(self, name)}) must be at least {least}.")
+        if self.games_in_flight is not None and self.games_in_flight < 1:
+            raise ValueError(f"`games_in_flight` ({self.games_in_flight}) must be at least 1, or unset.")
+        if self.advantage_estimator == "group" and self.games_per_start < 2:
+            raise ValueError(
+                f"`games_per_start` ({self.games_per_start}) must be at least 2 for `advantage_estimator='group'`: a "
+                "group of one is its own baseline, and every advantage is zero."
+            )
+        if self.use_vllm or self.use_transformers_continuous_batching:
+            raise ValueError(
+                "`use_vllm` and `use_transformers_continuous_batching` are not supported by this version: self-play "
+                "generates with transformers. Leave both unset."
+            )
+
+    @staticmethod
+    def _has_no_accelerator():
+        import torch
+
+        return torch.accelerator.current_accelerator(check_available=True) is None

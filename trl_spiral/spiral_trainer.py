@@ -1,0 +1,364 @@
+"""`SpiralTrainer`: TRL's `GRPOTrainer`, whose batches come from games of self-play. Wiring only; no game logic."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from safetensors.torch import load_model, save_model
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from trl import GRPOTrainer
+
+from trl_spiral import _trl
+from trl_spiral.advantages import (
+    AdvantageEstimator,
+    BatchMean,
+    GroupMean,
+    PositionValues,
+    ReturnsOnly,
+    RoleBaseline,
+)
+from trl_spiral.games import Game
+from trl_spiral.opponents import Matchmaker, mirror
+from trl_spiral.prompts import check_prompt_style
+from trl_spiral.rollout import Forfeit
+from trl_spiral.rows import Row
+from trl_spiral.selfplay import SelfPlayRollout
+from trl_spiral.spiral_config import SpiralConfig
+from trl_spiral.state import (
+    RolloutState,
+    check_checkpoint,
+    newest_complete_checkpoint,
+    save_atomically,
+    state_file,
+    write_marker,
+)
+
+
+logger = logging.getLogger(__name__)
+
+_REFERENCE_FILE = "selfplay_reference.safetensors"
+
+
+class SpiralTrainer(GRPOTrainer):
+    """
+    Trainer for self-play on multi-turn games, after [SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via
+    Multi-Agent Multi-Turn Reinforcement Learning](https://huggingface.co/papers/2506.24119).
+
+    Everything but where rows and advantages come from is [`~trl.GRPOTrainer`]'s: losses, clipping, KL, optimizer,
+    logging, checkpoints, Hub.
+
+    Example:
+
+    ```python
+    >>> from trl_spiral import SpiralConfig, SpiralTrainer
+
+    >>> trainer = SpiralTrainer(model="Qwen/Qwen3-0.6B", args=SpiralConfig(games=["TicTacToe-v0"]))
+    >>> trainer.train()
+    ```
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            Model to be trained, as in [`~trl.GRPOTrainer`].
+        args ([`SpiralConfig`], *optional*):
+            Configuration. A default one is used if `None`.
+        games (sequence of [`~games.Game`], *optional*):
+            Games to play in place of those that `args.games` names.
+        estimator ([`~advantages.AdvantageEstimator`], *optional*):
+            Takes the place of `args.advantage_estimator`.
+        matchmaker ([`~opponents.Matchmaker`], defaults to `mirror`):
+            Fills the seats. By default the policy plays itself.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
+            Tokenizer; the model's own by default.
+        callbacks, optimizers, peft_config, quantization_config:
+            As in [`~trl.GRPOTrainer`].
+
+    Raises:
+        ValueError: Before any weights are loaded, if the output folder cannot be written, the model cannot be found,
+            the tokenizer has no chat template and no prompt style is chosen, or the launcher's world is not ours.
+    """
+
+    _tag_names = ["trl", "spiral", "self-play", "grpo"]
+    _name = "SPIRAL"
+    _paper = {
+        "title": "SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn "
+        "Reinforcement Learning",
+        "id": "2506.24119",
+        # docstyle-ignore
+        "citation": textwrap.dedent("""\
+            @article{liu2025spiral,
+                title        = {{SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn Reinforcement Learning}},
+                author       = {Bo Liu and Leon Guertler and Simon Yu and Zichen Liu and Penghui Qi and Daniel Balcells and Mickel Liu and Cheston Tan and Weiyan Shi and Min Lin and Wee Sun Lee and Natasha Jaques},
+                year         = 2025,
+                eprint       = {arXiv:2506.24119},
+            }"""),
+    }
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        args: SpiralConfig | None = None,
+        games: Sequence[Game] | None = None,
+        estimator: AdvantageEstimator | None = None,
+        matchmaker: Matchmaker = mirror,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        quantization_config: Any = None,
+        peft_config: Any = None,
+    ):
+        if args is None:
+            name = model if isinstance(model, str) else model.config._name_or_path
+            args = SpiralConfig(f"{name.rstrip('/').split('/')[-1]}-SPIRAL")
+        check_world_size(args)
+        check_output_dir(args.output_dir)
+        if processing_class is None:
+            processing_class = load_tokenizer(model, args)
+        check_prompt_style(args.prompt_style, processing_class.chat_template)
+
+        self.rollout = SelfPlayRollout(
+            games=list(games) if games is not None else args.games,
+            estimator=estimator or make_estimator(args),
+            matchmaker=matchmaker,
+            sample_unit=args.sample_unit,
+            prompt_style=args.prompt_style,
+            opening_moves=args.opening_moves,
+            games_per_start=args.games_per_start,
+            max_draw_retries=args.max_draw_retries,
+            forfeit=Forfeit(args.illegal_move_return, args.illegal_move_gain),
+            winner_learns_from_forfeit=args.winner_learns_from_forfeit,
+            filter_zero_advantages=args.filter_zero_advantages,
+            keep_surplus=args.keep_surplus,
+            games_in_flight=args.games_in_flight,
+        )
+        self.rollout.advantages_are_replaced = True
+        self.results_table: str | None = None
+
+        def selfplay_return(**kwargs):
+            return self.rollout.reward_func(**kwargs)
+
+        super().__init__(
+            model=model,
+            reward_funcs=selfplay_return,
+            args=args,
+            train_dataset=self.rollout.dataset(_placeholders(args)),
+            eval_dataset=self.rollout.dataset(args.eval_rows),
+            processing_class=processing_class,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            quantization_config=quantization_config,
+            peft_config=peft_config,
+            rollout_func=self.rollout,
+        )
+
+    # ---- batches ----
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        rows = self.rollout.batch
+        if len(rows) != len(output["advantages"]):
+            raise RuntimeError(
+                f"The trainer asked for {len(output['advantages'])} rows and the roll-out gave {len(rows)}."
+            )
+        width = output["completion_ids"].size(1)
+        if self.args.sample_unit == "trajectory":
+            output["advantages"] = self._padded([row.advantages for row in rows], width)
+        else:
+            output["advantages"] = torch.tensor([row.advantage for row in rows], device=self.accelerator.device)
+        self._use_sampled_logps(output, rows, width)
+        tokenizer = self._tokenizer
+        prompts = [[{"role": "user", "content": tokenizer.decode(row.prompt_ids)}] for row in rows]
+        _trl.replace_log(self, "prompt", gather_object(prompts))
+        _trl.replace_log(self, "advantages", gather_object([row.advantage for row in rows]))
+        return output
+
+    def _use_sampled_logps(self, output, rows: Sequence[Row], width: int):
+        """
+        Gives rows that waited for this batch the log-probabilities under the weights that wrote them.
+
+        TRL computes old log-probabilities under the current weights, or takes the ratio for one where it can; both are
+        wrong for a row that was sampled before the last update.
+        """
+        waited = [row.version != self.state.global_step for row in rows]
+        if not self.model.training or not any(waited):
+            return
+        sampled = self._padded([row.logprobs for row in rows], width)
+        if "old_per_token_logps" in output:
+            old = output["old_per_token_logps"]
+            output["old_per_token_logps"] = torch.where(torch.tensor(waited, device=old.device)[:, None], sampled, old)
+        else:
+            output["old_per_token_logps"] = sampled
+
+    def _padded(self, values: list[list[float]], width: int) -> torch.Tensor:
+        """Shape (rows, width), zeros on the right."""
+        return torch.tensor(
+            [row + [0.0] * (width - len(row)) for row in values], dtype=torch.float32, device=self.accelerator.device
+        )
+
+    # ---- evaluation ----
+    def evaluate(self, *args, **kwargs):
+        """Plays the same games of self-play every time, and moves no baseline, counter or random generator."""
+        self.rollout.start_evaluation()
+        batch = self.rollout.batch
+        with _preserved_random_state():
+            metrics = super().evaluate(*args, **kwargs)
+        self.rollout.batch = batch
+        return metrics
+
+    # ---- checkpoints ----
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
+        """
+        Main training entry point, as in [`~transformers.Trainer`].
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint's folder, or `True` (or `"true"`) for the newest complete one in `args.output_dir`. One
+                that was cut off while it was written is skipped, with a line that says so.
+
+        Raises:
+            ValueError: If there is no complete checkpoint, or it was written by another number of processes.
+        """
+        if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() in ("true", "false"):
+            resume_from_checkpoint = resume_from_checkpoint.lower() == "true"
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = newest_complete_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(
+                    f"There is no complete checkpoint in {self.args.output_dir}. Start without "
+                    "`resume_from_checkpoint`."
+                )
+        if resume_from_checkpoint:
+            check_checkpoint(resume_from_checkpoint, self.args.world_size)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+
+    def _save_rng_state(self, output_dir):
+        # Called on every rank, before the push to the Hub and before older checkpoints are rotated away.
+        super()._save_rng_state(output_dir)
+        folder = Path(output_dir)
+        state = {
+            "rollout": self.rollout.state.state_dict(),
+            "cycle": _trl.cycle_state(self),
+        }
+        save_atomically(state, folder / state_file(self.args.process_index))
+        if self.args.sync_ref_model and self.is_world_process_zero():
+            # TRL reloads the reference from the initial model, not as far as it has been moved.
+            save_model(self.accelerator.unwrap_model(self.ref_model), str(folder / _REFERENCE_FILE))
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            write_marker(folder, self.args.world_size)
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is None:
+            return
+        folder = Path(checkpoint)
+        state = torch.load(folder / state_file(self.args.process_index), map_location="cpu", weights_only=True)
+        self.rollout.state = RolloutState.from_state_dict(state["rollout"])
+        self.rollout.estimator.load_state_dict(self.rollout.state.estimator)
+        _trl.restore_cycle(self, state["cycle"])
+        if self.args.sync_ref_model:
+            load_model(self.accelerator.unwrap_model(self.ref_model), folder / _REFERENCE_FILE)
+
+    # ---- the model card ----
+    def create_model_card(self, model_name=None, dataset_name=None, tags=None):
+        """Creates TRL's model card, which credits SPIRAL, and adds the table in `results_table` where there is one."""
+        super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
+        if not self.is_world_process_zero():
+            return
+        path = Path(self.args.output_dir) / "README.md"
+        games = ", ".join(game.name for game in self.rollout.games)
+        section = f"## Self-play\n\nThis model played itself at {games}, with `trl-spiral`.\n"
+        if self.results_table:
+            section += f"\n{self.results_table}\n"
+        card = path.read_text(encoding="utf-8")
+        before, mark, after = card.partition("## Training procedure")
+        path.write_text(f"{before}{section}\n{mark}{after}" if mark else f"{card}\n{section}", encoding="utf-8")
+
+
+def make_estimator(args: SpiralConfig) -> AdvantageEstimator:
+    """The advantage estimator that a configuration names."""
+    discount = args.turn_discount
+    if args.advantage_estimator == "role":
+        return RoleBaseline(args.role_baseline_decay, discount, args.role_baseline_per_episode)
+    if args.advantage_estimator == "position":
+        return PositionValues(args.position_trace, discount=discount)
+    return {"batch": BatchMean, "group": GroupMean, "none": ReturnsOnly}[args.advantage_estimator](discount)
+
+
+def check_world_size(args: SpiralConfig) -> None:
+    """
+    Raises:
+        ValueError: If the launcher started more processes than the trainer sees: each would train a world of its own
+            and all would write to one output folder.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != args.world_size:
+        raise ValueError(
+            f"The launcher started {launched} processes and the trainer sees {args.world_size}. On a machine without "
+            "accelerators, add `--use_cpu` to the training arguments so that the processes form one world."
+        )
+
+
+def check_output_dir(output_dir: str) -> None:
+    """
+    Raises:
+        ValueError: If nothing can be written to `output_dir`.
+    """
+    probe = Path(output_dir) / f".write_test_{os.getpid()}"
+    try:
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"Cannot write to the output folder {output_dir!r} ({error.strerror}). Choose another `output_dir`."
+        ) from error
+
+
+def load_tokenizer(model: str | PreTrainedModel, args: SpiralConfig) -> PreTrainedTokenizerBase:
+    """
+    The model's tokenizer, loaded before its weights so that what is wrong shows early.
+
+    Raises:
+        ValueError: If there is no such model.
+    """
+    name = model if isinstance(model, str) else model.config._name_or_path
+    revision = (args.model_init_kwargs or {}).get("revision") if isinstance(model, str) else None
+    try:
+        return AutoTokenizer.from_pretrained(
+            name,
+            revision=revision,
+            padding_side="left",
+            truncation_side="left",
+            trust_remote_code=args.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where = "has no readable tokenizer" if os.path.isdir(name) else "is neither a folder nor a model on the Hub"
+        raise ValueError(f"The model {name!r} {where}: {reason}") from error
+
+
+def _placeholders(args: SpiralConfig) -> int:
+    """Rows of the placeholder data set: one epoch lasts for the whole run, so that no epoch ends within it."""
+    batches = args.max_steps * args.gradient_accumulation_steps
+    cycles = -(-batches // (args.steps_per_generation * args.num_iterations))
+    return max(cycles, 1) * args.generation_batch_size // args.num_generations
+
+
+@contextmanager
+def _preserved_random_state() -> Iterator[None]:
+    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.random.set_rng_state(torch_state)

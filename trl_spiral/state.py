@@ -1,0 +1,146 @@
+"""
+All that changes what happens next, in one place, and its way to disk and back.
+
+A checkpoint of transformers holds the model, the optimizer and the random state. A self-play run also depends on its
+baselines, its episode counter, the turns it kept for the next batch, and where in TRL's generation cycle it stopped; TRL
+saves none of that. Each rank writes its own `RolloutState` beside its own random state, and rank 0 then lists what the
+checkpoint holds in a marker file. A checkpoint without a true marker was cut off while it was written, and is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trl_spiral.rows import Row
+
+
+logger = logging.getLogger(__name__)
+
+MARKER = "selfplay_complete.json"
+_TRAINER_STATE = "trainer_state.json"
+
+
+@dataclass
+class RolloutState:
+    """
+    What one rank must remember between batches.
+
+    Attributes:
+        episodes (`int`):
+            Episodes this rank has started in training.
+        kept (`list[Row]`):
+            Rows that were sampled for an earlier batch and wait for the next.
+        rows_seen, episodes_seen (`int`):
+            Rows and episodes so far, for guessing how many games fill a batch.
+        estimator (`dict`):
+            State of the advantage estimator, equal on all ranks.
+    """
+
+    episodes: int = 0
+    kept: list[Row] = field(default_factory=list)
+    rows_seen: int = 0
+    episodes_seen: int = 0
+    estimator: dict[str, Any] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "episodes": self.episodes,
+            "kept": [row.to_dict() for row in self.kept],
+            "rows_seen": self.rows_seen,
+            "episodes_seen": self.episodes_seen,
+            "estimator": self.estimator,
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> RolloutState:
+        """What `state_dict` gave."""
+        return cls(**{**state, "kept": [Row(**row) for row in state["kept"]]})
+
+
+def state_file(rank: int) -> str:
+    """Name of a rank's file in a checkpoint."""
+    return f"selfplay_state_{rank}.pt"
+
+
+def save_atomically(value: Any, path: Path) -> None:
+    """`torch.save` that leaves either the old file or the whole new one."""
+    partial = path.with_name(path.name + ".partial")
+    torch.save(value, partial)
+    os.replace(partial, path)
+
+
+def write_marker(checkpoint: Path, world_size: int) -> None:
+    """Lists every file of a checkpoint with its size. The last thing that self-play writes into it."""
+    sizes = {
+        str(path.relative_to(checkpoint)): path.stat().st_size
+        for path in sorted(checkpoint.rglob("*"))
+        if path.is_file() and path.name != MARKER
+    }
+    partial = checkpoint / (MARKER + ".partial")
+    partial.write_text(json.dumps({"world_size": world_size, "files": sizes}, indent=1))
+    os.replace(partial, checkpoint / MARKER)
+
+
+def why_incomplete(checkpoint: Path) -> str | None:
+    """Why a checkpoint cannot be resumed from, in a few words; `None` if it is complete."""
+    try:
+        listed = json.loads((checkpoint / MARKER).read_text())["files"]
+        # The trainer writes its state after the marker; half a JSON file does not parse.
+        json.loads((checkpoint / _TRAINER_STATE).read_text())
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return f"{MARKER} or {_TRAINER_STATE} is cut off"
+    for name, size in listed.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} is cut off"
+    return None
+
+
+def check_checkpoint(checkpoint: str | os.PathLike[str], world_size: int) -> None:
+    """
+    Raises:
+        ValueError: If the checkpoint is incomplete, or was written by another number of processes.
+    """
+    path = Path(checkpoint)
+    if (reason := why_incomplete(path)) is not None:
+        raise ValueError(f"Cannot resume from {path}: {reason}. Pass `True` to resume from the newest complete one.")
+    written_by = json.loads((path / MARKER).read_text())["world_size"]
+    if written_by != world_size:
+        raise ValueError(
+            f"{path} was written by {written_by} process(es) and this run has {world_size}. Every rank resumes from its "
+            f"own state: launch with `--num_processes {written_by}`."
+        )
+
+
+def newest_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
+    """
+    The newest complete checkpoint of a run, or `None`. Logs which newer ones it skips, and why.
+
+    Args:
+        output_dir (`str`):
+            The run's output folder.
+    """
+    root = Path(output_dir)
+    found = [
+        (int(path.name.rsplit("-", 1)[1]), path)
+        for path in (root.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if root.is_dir() else ())
+        if path.is_dir() and path.name.rsplit("-", 1)[1].isdigit()
+    ]
+    for _, path in sorted(found, reverse=True):
+        if (reason := why_incomplete(path)) is None:
+            return str(path)
+        logger.warning("Skipping %s, which was not written to the end: %s.", path.name, reason)
+    return None

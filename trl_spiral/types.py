@@ -1,0 +1,272 @@
+"""
+The nouns of self-play, each once: what a seat sees, what it does, and what came of it.
+
+Everything here is frozen and free of torch, so the game half of the package can be tested in milliseconds and read
+without knowing how a model is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+
+Message = Mapping[str, str]
+"""One chat message: `{"role": …, "content": …}`."""
+
+POLICY = "policy"
+"""Name of the weights that are being trained, wherever weights are named."""
+
+
+class Ending(StrEnum):
+    """Why an episode ended. Everything but `ENVIRONMENT_ERROR` and `PLAYER_LOST` is ordinary data to learn from."""
+
+    FINISHED = "finished"
+    """The rules ended it: a win or a draw."""
+    ILLEGAL_MOVE = "illegal_move"
+    """A seat's reply held no legal move."""
+    TRUNCATED = "truncated"
+    """A seat's reply hit the token limit before it ended."""
+    TURN_LIMIT = "turn_limit"
+    """The game's cap on turns was reached; every seat returns zero."""
+    PLAYER_LOST = "player_lost"
+    """Whoever filled a seat is gone (an endpoint that fails, a person who left). Never trained on."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """The environment raised. Never trained on."""
+
+    @property
+    def is_forfeit(self) -> bool:
+        """Whether one seat ended the episode by its own fault."""
+        return self in (Ending.ILLEGAL_MOVE, Ending.TRUNCATED)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the result says nothing about how anybody played."""
+        return self in (Ending.PLAYER_LOST, Ending.ENVIRONMENT_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """
+    How a reply is drawn.
+
+    Attributes:
+        temperature (`float`, defaults to `1.0`):
+            Softmax temperature; `0.0` takes the likeliest token.
+        top_p (`float`, defaults to `1.0`):
+            Nucleus probability in (0, 1].
+        top_k (`int`, defaults to `0`):
+            Number of likeliest tokens kept; `0` keeps all.
+        min_p (`float`, *optional*):
+            Tokens below this share of the likeliest token's probability are dropped.
+        repetition_penalty (`float`, defaults to `1.0`):
+            Penalty above 1 on tokens already seen.
+        max_new_tokens (`int`, defaults to `256`):
+            Longest reply, in tokens. A reply that reaches it is truncated.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    max_new_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """
+    One decision by one seat: what it read, what it wrote, and how likely that was.
+
+    Attributes:
+        action (`str`, *optional*):
+            Move handed to the game, in the game's canonical form or as the player wrote it. `None` if the reply held
+            no readable move: the seat forfeits.
+        text (`str`):
+            The whole reply as text, for people. Never tokenized again.
+        prompt_ids (`tuple[int, ...]`):
+            Tokens the player was conditioned on, chat template applied; empty for scripted players.
+        completion_ids (`tuple[int, ...]`):
+            Tokens it sampled, end-of-turn included. Kept as sampled, never re-tokenized from text.
+        logprobs (`tuple[float, ...]`):
+            Log-probability, in nats, of each completion token under the policy that sampled it (temperature applied,
+            nothing filtered). Same length as `completion_ids`; empty for scripted players.
+        policy (`str`, *optional*):
+            Name of the weights that wrote the reply; `None` for scripted players. Only turns of `POLICY` are trained.
+        version (`int`):
+            Version of those weights, as the engine reported it.
+        truncated (`bool`):
+            Whether the reply hit the token limit.
+        lost (`bool`):
+            Whether the player is gone and no reply will ever come.
+
+    Raises:
+        ValueError: If `logprobs` is non-empty and differs in length from `completion_ids`.
+    """
+
+    action: str | None
+    text: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    policy: str | None = None
+    version: int = 0
+    truncated: bool = False
+    lost: bool = False
+
+    def __post_init__(self) -> None:
+        if self.logprobs and len(self.logprobs) != len(self.completion_ids):
+            raise ValueError(
+                f"A turn has {len(self.logprobs)} log-probabilities for {len(self.completion_ids)} completion tokens. "
+                "Give one per token, or none."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """
+    What a seat sees when it is asked for a move.
+
+    Attributes:
+        game (`str`):
+            Name of the game.
+        seat (`int`):
+            Position at the table, from 0.
+        messages (`tuple[Message, ...]`):
+            The whole observation as chat messages, for a player that remembers nothing.
+        update (`str`):
+            What is new since this seat's last decision, for a player that carries on a conversation. Equal to the
+            whole observation at the first decision.
+        legal_actions (`tuple[str, ...]`, *optional*):
+            Canonical legal moves, or `None` where they cannot be listed.
+        seed (`int`):
+            The one source of randomness that a player may use for this decision: same episode, same seed.
+        turns (`tuple[Turn, ...]`):
+            This seat's own earlier turns in the episode.
+    """
+
+    game: str
+    seat: int
+    messages: tuple[Message, ...]
+    update: str = ""
+    legal_actions: tuple[str, ...] | None = None
+    seed: int = 0
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """
+    What a player asks of an engine: a prompt, whose weights answer it, and how the reply is drawn.
+
+    Attributes:
+        prompt_ids (`tuple[int, ...]`):
+            Token ids, chat template applied.
+        sampling ([`Sampling`]):
+            How the reply is drawn.
+        policy (`str`, defaults to `POLICY`):
+            Whose weights answer.
+        seed (`int`):
+            Seed of this reply alone, so it does not depend on what is decoded beside it.
+    """
+
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    policy: str = POLICY
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """
+    What an engine answers.
+
+    Attributes:
+        completion_ids (`tuple[int, ...]`):
+            Sampled tokens, end-of-turn included.
+        logprobs (`tuple[float, ...]`):
+            One log-probability, in nats, per token.
+        finish_reason (`str`):
+            `"stop"`, `"length"` where the token limit was hit, or `"lost"` where no reply could be had.
+        version (`int`):
+            Version of the weights that wrote it.
+    """
+
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: Literal["stop", "length", "lost"] = "stop"
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One seat's turns in an episode, in order."""
+
+    seat: int
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """
+    One playing of a game.
+
+    Attributes:
+        game (`str`):
+            Name of the game.
+        seed (`int`):
+            Seed of the match: deals, dice and opening.
+        players (`tuple[str, ...]`):
+            Name of whoever filled each seat.
+        trajectories (`tuple[Trajectory, ...]`):
+            One per seat, empty ones included.
+        returns (`tuple[float, ...]`):
+            Terminal payoff per seat.
+        ending ([`Ending`]):
+            Why it ended.
+        offender (`int`, *optional*):
+            The seat whose fault ended it, where one is.
+        counter (`int`):
+            Number of the episode in the run, unique over all ranks.
+        moves (`tuple[tuple[int, str], ...]`):
+            Every move played, as (seat, action), random openings included: enough to replay the episode.
+        opening (`int`):
+            How many of those moves were a random opening that nobody chose.
+        order (`tuple[int, ...]`):
+            The seat of each turn, in playing order.
+        discarded_tokens (`int`):
+            Policy tokens sampled in drawn attempts that were played again.
+        detail (`str`):
+            For people: the environment's reason, or the error.
+    """
+
+    game: str
+    seed: int
+    players: tuple[str, ...]
+    trajectories: tuple[Trajectory, ...]
+    returns: tuple[float, ...]
+    ending: Ending
+    offender: int | None = None
+    counter: int = 0
+    moves: tuple[tuple[int, str], ...] = ()
+    opening: int = 0
+    order: tuple[int, ...] = ()
+    discarded_tokens: int = 0
+    detail: str = ""
+
+    @property
+    def is_draw(self) -> bool:
+        """Whether no seat did better than another, judged on the game's own returns."""
+        return len(set(self.returns)) == 1
+
+    @property
+    def policy_tokens(self) -> int:
+        """Tokens that the trained policy wrote in this episode."""
+        return sum(
+            len(turn.completion_ids)
+            for trajectory in self.trajectories
+            for turn in trajectory.turns
+            if turn.policy == POLICY
+        )
