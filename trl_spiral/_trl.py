@@ -38,8 +38,10 @@ TRAINER_ATTRIBUTES = ("_tr_loss", "_globalstep_last_logged", "_total_loss_scalar
 
 OVERRIDDEN = {
     "_generate_and_score_completions": ("self", "inputs"),
+    "_save_checkpoint": ("self", "model", "trial"),
     "_save_rng_state": ("self", "output_dir"),
     "_load_rng_state": ("self", "checkpoint"),
+    "log": ("self", "logs", "start_time"),
     "create_model_card": ("self", "model_name", "dataset_name", "tags"),
 }
 """Methods that `SpiralTrainer` overrides, with their parameters."""

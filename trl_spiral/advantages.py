@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,16 +41,20 @@ class Result:
             Why it ended.
         offender (`int`, *optional*):
             Seat whose fault ended it.
+        learners (`tuple[bool, ...]`):
+            Whether each seat's turns are trained on.
         positions (`tuple[tuple[int, ...], ...]`):
-            For each seat that is trained on, a fingerprint of the prompt at each of its turns; empty for the others.
+            For each seat, a fingerprint of the prompt at each of its turns; empty where the policy did not sit.
+        order (`tuple[int, ...]`):
+            The seat of each turn, in playing order.
         tokens (`int`):
             Tokens that the policy wrote.
         logprob_sum (`float`):
             Sum of the log-probabilities of all policy tokens, in nats.
         discarded_tokens (`int`):
             Policy tokens of drawn attempts that were played again.
-        turns, policy_turns (`int`):
-            Turns taken by anybody, and by the policy.
+        policy_turns (`int`):
+            Turns taken by the policy.
         opening (`int`):
             Moves of the random opening.
     """
@@ -61,11 +65,12 @@ class Result:
     returns: tuple[float, ...]
     ending: Ending
     offender: int | None
+    learners: tuple[bool, ...]
     positions: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
     tokens: int
     logprob_sum: float
     discarded_tokens: int
-    turns: int
     policy_turns: int
     opening: int
 
@@ -95,7 +100,7 @@ def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) ->
 def summarize(episode: Episode, learners: Sequence[int] | None = None) -> Result:
     """The [`Result`] of an episode in which the seats `learners` are trained on, by default all `learning_seats`."""
     learning = learning_seats(episode) if learners is None else learners
-    mine = [seat.turns if seat.seat in learning else () for seat in episode.trajectories]
+    mine = [[turn for turn in seat.turns if turn.policy == POLICY] for seat in episode.trajectories]
     return Result(
         counter=episode.counter,
         game=episode.game,
@@ -103,18 +108,13 @@ def summarize(episode: Episode, learners: Sequence[int] | None = None) -> Result
         returns=episode.returns,
         ending=episode.ending,
         offender=episode.offender,
+        learners=tuple(seat in learning for seat in range(len(mine))),
         positions=tuple(tuple(hash(turn.prompt_ids) for turn in turns) for turns in mine),
+        order=episode.order,
         tokens=episode.policy_tokens,
-        logprob_sum=math.fsum(
-            logprob
-            for seat in episode.trajectories
-            for turn in seat.turns
-            if turn.policy == POLICY
-            for logprob in turn.logprobs
-        ),
+        logprob_sum=math.fsum(logprob for turns in mine for turn in turns for logprob in turn.logprobs),
         discarded_tokens=episode.discarded_tokens,
-        turns=len(episode.order),
-        policy_turns=sum(turn.policy == POLICY for seat in episode.trajectories for turn in seat.turns),
+        policy_turns=sum(map(len, mine)),
         opening=episode.opening,
     )
 
@@ -269,27 +269,37 @@ class PositionValues:
     Generalised advantage estimation over turns, with a table of what each position has been worth.
 
     For games whose prompts come again. A position is a (game, seat, prompt); its value is a running mean of what
-    followed, of at least `rate` weight on the newest batch so that it tracks a policy that improves. A turn's advantage
-    is the sum over this and later turns of
+    followed, with at least `rate` weight on the newest batch so that it tracks a policy that improves. A turn's
+    advantage is the sum over this and later turns of
 
         (discount * trace) ** k * (discount * value of the next position - value of this one)
 
-    where after the last turn the return stands for the next position's value. A position never seen before counts as
-    its role's mean return. [GAE](https://huggingface.co/papers/1506.02438), over turns instead of tokens.
+    where after the last turn the return stands for the next position's value. This is
+    [GAE](https://huggingface.co/papers/1506.02438) over turns instead of tokens. A position never seen before counts as
+    its role's mean return.
+
+    The next position is the seat's own next one. In a game of `rivals` it is the position of whoever moves next, with
+    its value turned around where that is the other seat: what a move has done is then judged by the position it leaves,
+    before the rival's reply adds its own luck.
 
     Args:
-        trace (`float`, defaults to `0.5`):
-            The λ of GAE, in [0, 1]: at 1 every turn sees the final return, at 0 only the next position's value.
+        trace (`float`, defaults to `0.0`):
+            The λ of GAE, in [0, 1]: at 0 only the next position's value counts, at 1 only the final return.
         rate (`float`, defaults to `0.1`):
             Least weight of a new batch in a position's value, in (0, 1].
         discount (`float`, defaults to `1.0`):
             Discount per turn.
+        rivals (`Collection[str]`, defaults to none):
+            Names of games for two seats, zero-sum and of perfect information.
     """
 
-    def __init__(self, trace: float = 0.5, rate: float = 0.1, discount: float = 1.0) -> None:
+    def __init__(
+        self, trace: float = 0.0, rate: float = 0.1, discount: float = 1.0, rivals: Collection[str] = ()
+    ) -> None:
         self.trace = trace
         self.rate = rate
         self.discount = discount
+        self.rivals = frozenset(rivals)
         self.roles = RoleBaseline()
         self.values: dict[tuple[str, int, int], tuple[float, int]] = {}
 
@@ -297,25 +307,10 @@ class PositionValues:
         fallback = {role: _mean(returns) for role, returns in _returns_by_role(results).items()}
         fallback |= self.roles.baselines
         targets: dict[tuple[str, int, int], list[float]] = defaultdict(list)
-        advantages = []
-        for result in results:
-            by_seat: list[tuple[float, ...]] = []
-            for seat, positions in enumerate(result.positions):
-                if not positions:
-                    by_seat.append(())
-                    continue
-                keys = [(result.game, seat, position) for position in positions]
-                values = [self.values.get(key, (fallback[result.game, seat], 0))[0] for key in keys]
-                ahead, following = 0.0, result.returns[seat]
-                backwards = []
-                for index in reversed(range(len(keys))):
-                    factor = self.discount if index + 1 < len(keys) else 1.0
-                    ahead = factor * following - values[index] + self.discount * self.trace * ahead
-                    following = values[index]
-                    backwards.append(ahead)
-                    targets[keys[index]].append(values[index] + ahead)
-                by_seat.append(tuple(reversed(backwards)))
-            advantages.append(tuple(by_seat))
+        advantages = [
+            ((),) * len(result.returns) if result.ending.is_broken else self._of(result, fallback, targets)
+            for result in results
+        ]
         if update:
             self.roles(results)
             for key, seen in targets.items():
@@ -323,6 +318,33 @@ class PositionValues:
                 weight = max(self.rate, len(seen) / (count + len(seen)))
                 self.values[key] = value + weight * (_mean(seen) - value), count + len(seen)
         return advantages
+
+    def _of(
+        self, result: Result, fallback: Mapping[Role, float], targets: dict[tuple[str, int, int], list[float]]
+    ) -> Advantages:
+        """Walks one game backwards, and adds to `targets` what each of its positions turned out to be worth."""
+        upcoming = [iter(positions) for positions in result.positions]
+        path = [(seat, next(upcoming[seat])) for seat in result.order if result.positions[seat]]
+        shared = result.game in self.rivals
+        later: dict[int, tuple[float, float]] = {}
+        backwards: list[list[float]] = [[] for _ in result.returns]
+        for seat, position in reversed(path):
+            key = result.game, seat, position
+            value = self.values.get(key, (fallback.get((result.game, seat), 0.0), 0))[0]
+            if seat in later:
+                following, ahead = later[seat]
+                advantage = self.discount * following - value + self.discount * self.trace * ahead
+            else:
+                advantage = result.returns[seat] - value
+            targets[key].append(value + advantage)
+            backwards[seat].append(advantage)
+            later[seat] = value, advantage
+            if shared:
+                later[1 - seat] = -value, -advantage
+        return tuple(
+            tuple(reversed(numbers)) if learns else ()
+            for learns, numbers in zip(result.learners, backwards, strict=True)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -339,7 +361,7 @@ class PositionValues:
 
 
 def _learning_seats(result: Result) -> list[int]:
-    return [seat for seat, positions in enumerate(result.positions) if positions]
+    return [seat for seat, learns in enumerate(result.learners) if learns]
 
 
 def _returns_by_role(results: Sequence[Result]) -> dict[Role, list[float]]:
@@ -364,5 +386,9 @@ def _spread(result: Result, baselines: Sequence[float], discount: float) -> Adva
     """Return minus baseline, over a seat's turns: the last gets it whole, each earlier one `discount` times the next."""
     return tuple(
         tuple((gain - baseline) * discount ** (len(positions) - 1 - turn) for turn in range(len(positions)))
-        for gain, baseline, positions in zip(result.returns, baselines, result.positions, strict=True)
+        if learns
+        else ()
+        for gain, baseline, positions, learns in zip(
+            result.returns, baselines, result.positions, result.learners, strict=True
+        )
     )

@@ -119,8 +119,16 @@ def referee(start: Start) -> Playing:
     order: list[int] = []
     ending, offender = None, None
     while (seat := match.to_move) is not None:
-        observation = replace(
-            match.observe(seat), seed=derive_seed(start.play_seed, len(order)), turns=tuple(turns[seat])
+        seen = match.observe(seat)
+        # Spelled out: `dataclasses.replace` would cost more than all else that is done here.
+        observation = Observation(
+            game=seen.game,
+            seat=seen.seat,
+            messages=seen.messages,
+            update=seen.update,
+            legal_actions=seen.legal_actions,
+            seed=derive_seed(start.play_seed, len(order)),
+            turns=tuple(turns[seat]),
         )
         turn = yield Ask(start.players[seat], observation)
         turns[seat].append(turn)
@@ -178,7 +186,8 @@ def until_decided(starts: Callable[[int], Start], max_retries: int) -> Playing:
     """
     An episode that is played again while it is drawn.
 
-    A draw is judged on the game's own returns. The last attempt is kept whatever it is.
+    A draw is judged on the game's own returns: a forfeit is none, whatever it costs. The last attempt is kept whatever
+    it is.
 
     Args:
         starts (`Callable[[int], Start]`):
@@ -192,7 +201,8 @@ def until_decided(starts: Callable[[int], Start], max_retries: int) -> Playing:
     discarded = 0
     for attempt in range(max_retries + 1):
         episode = yield from referee(starts(attempt))
-        if attempt == max_retries or not episode.is_draw or episode.ending.is_broken:
+        drawn = episode.is_draw and not (episode.ending.is_forfeit or episode.ending.is_broken)
+        if attempt == max_retries or not drawn:
             break
         discarded += episode.policy_tokens
     return replace(episode, discarded_tokens=discarded) if discarded else episode
@@ -218,8 +228,10 @@ def play(episodes: Iterable[Playing | None], engine: Engine | None = None, in_fl
 
     Raises:
         TypeError: If a player answers with something other than a `Turn` or a `Request`.
-        ValueError: If a player asks an engine and there is none.
+        ValueError: If a player asks an engine and there is none, or `in_flight` leaves no room for any game.
     """
+    if in_flight < 1:
+        raise ValueError(f"`in_flight` ({in_flight}) must be at least 1: no game could start.")
     tickets = count()
     waiting: dict[int, tuple[Playing, Ask, Request]] = {}
 
@@ -265,8 +277,13 @@ def play(episodes: Iterable[Playing | None], engine: Engine | None = None, in_fl
                 return
             for ticket, reply in engine.step():
                 playing, ask, request = waiting.pop(ticket)
-                episode = advance(playing, ask.player.answer(ask.observation, request, reply))
-                if episode is not None:
+                turn = ask.player.answer(ask.observation, request, reply)
+                if not isinstance(turn, Turn):
+                    raise TypeError(
+                        f"Player {ask.player.name!r} made a {type(turn).__name__} of a reply in {ask.observation.game}. "
+                        "`answer` must return a `Turn`; a reply without a move is `Turn(action=None)`."
+                    )
+                if (episode := advance(playing, turn)) is not None:
                     yield episode
     finally:
         if waiting and engine is not None:

@@ -20,13 +20,13 @@ from trl_spiral import _trl
 from trl_spiral.advantages import AdvantageEstimator, Result, RoleBaseline, learning_seats, summarize
 from trl_spiral.games import Game, get_game
 from trl_spiral.opponents import Matchmaker, mirror
-from trl_spiral.players import PolicyPlayer
+from trl_spiral.players import PolicyPlayer, random_move
 from trl_spiral.prompts import PromptRenderer
-from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, until_decided
+from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, referee, until_decided
 from trl_spiral.rows import Row, SampleUnit, make_rows
 from trl_spiral.seeding import derive_seed
 from trl_spiral.state import RolloutState
-from trl_spiral.types import Ending, Episode
+from trl_spiral.types import POLICY, Ending, Episode, Observation, Reply, Request, Turn
 
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_IN_FLIGHT = 512
+_MARGIN = 1.03
 
 
 class SelfPlayRollout:
@@ -81,6 +82,8 @@ class SelfPlayRollout:
             How often a drawn game is played again.
         forfeit ([`~rollout.Forfeit`], *optional*):
             What an illegal or truncated reply costs.
+        priming_games (`int`, defaults to `0`):
+            Games between random players that the estimator sees before the first batch.
         winner_learns_from_forfeit (`bool`, defaults to `True`):
             Whether the other seats are trained on a game that ended so.
         filter_zero_advantages (`bool`, defaults to `False`):
@@ -107,6 +110,7 @@ class SelfPlayRollout:
         games_per_start: int = 1,
         max_draw_retries: int = 0,
         forfeit: Forfeit | None = None,
+        priming_games: int = 0,
         winner_learns_from_forfeit: bool = True,
         filter_zero_advantages: bool = False,
         keep_surplus: bool = True,
@@ -123,6 +127,7 @@ class SelfPlayRollout:
         self.games_per_start = games_per_start
         self.max_draw_retries = max_draw_retries
         self.forfeit = forfeit or Forfeit()
+        self.priming_games = priming_games
         self.winner_learns_from_forfeit = winner_learns_from_forfeit
         self.filter_zero_advantages = filter_zero_advantages
         self.keep_surplus = keep_surplus
@@ -239,6 +244,8 @@ class SelfPlayRollout:
         state = RolloutState(rows_seen=self.state.rows_seen, episodes_seen=self.state.episodes_seen)
         if not evaluation:
             state = self.state
+        if self.priming_games and not evaluation and state.episodes == 0:
+            self._prime(player, seed, rank, world_size)
         queue = list(state.kept)
         carried = len(queue)
         spare: list[Row] = []
@@ -288,13 +295,14 @@ class SelfPlayRollout:
         rows = 0
 
         def games() -> Iterator[Playing | None]:
-            started = 0
+            # How many games fill the batch is guessed from earlier batches, never from which games of this one end
+            # first: those are the short ones. A few more than needed are started, since their rows are not lost and a
+            # second round of a handful of games would leave the engine nearly idle.
+            known = self.state.episodes_seen
+            history = self.state.rows_seen / known if known else None
+            started, target = 0, missing * _MARGIN / (history or 8)
             while True:
-                finished = self.state.episodes_seen + len(ended)
-                # Before the first game has ended, nothing is known of their length: start a few and see.
-                mean = (self.state.rows_seen + rows) / finished if finished else missing / 8
-                under_way = started - len(ended)
-                if rows + under_way * mean < missing or started % self.games_per_start:
+                if started < target or started % self.games_per_start:
                     number = self._evaluated if evaluation else self.state.episodes
                     yield self._start(number, player, seed, rank, world_size, evaluation)
                     started += 1
@@ -302,8 +310,11 @@ class SelfPlayRollout:
                         self._evaluated += 1
                     else:
                         self.state.episodes += 1
-                elif under_way:
+                elif started > len(ended):
                     yield None
+                elif rows < missing and started < missing:
+                    # Never more games than rows: where games bring none, another wave or an error must decide.
+                    target = min(missing, started + 1 + (missing - rows) * _MARGIN / max(1.0, rows / started))
                 else:
                     return
 
@@ -313,6 +324,25 @@ class SelfPlayRollout:
             for seat in learning_seats(episode, self.winner_learns_from_forfeit):
                 rows += len(episode.trajectories[seat].turns) if self.sample_unit == "turn" else 1
         return sorted(ended, key=lambda episode: episode.counter)
+
+    def _prime(self, player: PolicyPlayer, seed: int, rank: int, world_size: int) -> None:
+        """Shows the estimator games between uniformly random players."""
+        guest = _RandomAtPrompts(player)
+        games = (
+            referee(
+                Start(
+                    game=(game := self.games[counter % len(self.games)]),
+                    players=(guest,) * game.traits.seats,
+                    seed=derive_seed(seed, "prime", counter),
+                    play_seed=derive_seed(seed, "prime", "play", counter),
+                    counter=counter,
+                    forfeit=self.forfeit,
+                )
+            )
+            for counter in range(rank, self.priming_games, world_size)
+        )
+        results = gather_object([summarize(episode) for episode in play(games)])
+        self.estimator(sorted(results, key=lambda result: result.counter))
 
     def _start(
         self, number: int, player: PolicyPlayer, seed: int, rank: int, world_size: int, evaluation: bool
@@ -371,7 +401,7 @@ class SelfPlayRollout:
         metrics |= {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
         if not games:
             return metrics
-        tokens, turns = sum(result.tokens for result in results), sum(result.turns for result in results)
+        tokens, turns = sum(result.tokens for result in results), sum(len(result.order) for result in results)
         metrics |= {
             "selfplay/turns_per_game": turns / games,
             "selfplay/discarded_tokens": float(sum(result.discarded_tokens for result in results)),
@@ -423,6 +453,22 @@ class SelfPlayRollout:
                 "groups the turns of one game cancel each other. Or use `SpiralTrainer`, which has no groups."
             )
         self.keep_surplus = False
+
+
+class _RandomAtPrompts:
+    """A random player that reads what the policy would read, so that its positions are the policy's."""
+
+    name = "random"
+
+    def __init__(self, policy: PolicyPlayer) -> None:
+        self._policy = policy
+
+    def ask(self, observation: Observation) -> Turn | Request:
+        request = self._policy.ask(observation)
+        return Turn(action=random_move(observation), prompt_ids=request.prompt_ids, policy=POLICY)
+
+    def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
+        raise AssertionError("a random player asks for no reply")
 
 
 def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> float:

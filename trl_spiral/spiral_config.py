@@ -82,14 +82,20 @@ class SpiralConfig(GRPOConfig):
             Whether the baseline moves after every episode, as in SPIRAL's code, instead of every batch.
         turn_discount (`float`, *optional*, defaults to `1.0`):
             Factor by which a turn's advantage shrinks for every later turn of its seat, in (0, 1].
-        position_trace (`float`, *optional*, defaults to `0.5`):
+        position_trace (`float`, *optional*, defaults to `0.0`):
             The λ of `advantage_estimator="position"`, in [0, 1].
+        priming_games (`int`, *optional*, defaults to `0`):
+            Games between uniformly random players that are played before the first batch and shown to the estimator
+            alone, so that it starts with a first idea of what positions are worth.
         winner_learns_from_forfeit (`bool`, *optional*, defaults to `True`):
             Whether the other seats are trained on a game that ended by an illegal or truncated reply.
         filter_zero_advantages (`bool`, *optional*, defaults to `False`):
             Whether turns of zero advantage are left out and more games are played in their place.
         keep_surplus (`bool`, *optional*, defaults to `True`):
             Whether rows that no longer fit in a batch wait for the next one. Otherwise they are dropped.
+
+        entropy_coef_end (`float`, *optional*):
+            Where `entropy_coef` ends up, falling or rising linearly over the run. By default it stays.
 
         > Parameters that control evaluation
 
@@ -165,7 +171,11 @@ class SpiralConfig(GRPOConfig):
         metadata={"help": "Factor by which a turn's advantage shrinks for every later turn of its seat, in (0, 1]."},
     )
     position_trace: float = field(
-        default=0.5, metadata={"help": "The lambda of `advantage_estimator='position'`, in [0, 1]."}
+        default=0.0, metadata={"help": "The lambda of `advantage_estimator='position'`, in [0, 1]."}
+    )
+    priming_games: int = field(
+        default=0,
+        metadata={"help": "Games between random players, shown to the advantage estimator before the first batch."},
     )
     winner_learns_from_forfeit: bool = field(
         default=True,
@@ -179,6 +189,11 @@ class SpiralConfig(GRPOConfig):
         metadata={
             "help": "Whether rows that no longer fit in a batch wait for the next one instead of being dropped."
         },
+    )
+
+    entropy_coef_end: float | None = field(
+        default=None,
+        metadata={"help": "Where `entropy_coef` ends up, linearly over the run. By default it stays."},
     )
 
     # Parameters that control evaluation
@@ -233,6 +248,7 @@ class SpiralConfig(GRPOConfig):
             ("opening_moves", 0),
             ("games_per_start", 1),
             ("max_draw_retries", 0),
+            ("priming_games", 0),
             ("eval_rows", 1),
         ):
             if getattr(self, name) < least:
@@ -243,6 +259,11 @@ class SpiralConfig(GRPOConfig):
             raise ValueError(
                 f"`games_per_start` ({self.games_per_start}) must be at least 2 for `advantage_estimator='group'`: a "
                 "group of one is its own baseline, and every advantage is zero."
+            )
+        if self.entropy_coef_end is not None and (self.entropy_coef == 0.0 or self.use_adaptive_entropy):
+            raise ValueError(
+                f"`entropy_coef_end` ({self.entropy_coef_end}) moves `entropy_coef`, which must start away from 0 and not "
+                "be adaptive. Set `entropy_coef`, or leave `entropy_coef_end` unset."
             )
         if self.use_vllm or self.use_transformers_continuous_batching:
             raise ValueError(

@@ -16,6 +16,7 @@ import torch
 from accelerate.utils import gather_object
 from safetensors.torch import load_model, save_model
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from trl_spiral import _trl
@@ -37,6 +38,7 @@ from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.state import (
     RolloutState,
     check_checkpoint,
+    invalidate,
     newest_complete_checkpoint,
     save_atomically,
     state_file,
@@ -127,7 +129,7 @@ class SpiralTrainer(GRPOTrainer):
 
         self.rollout = SelfPlayRollout(
             games=list(games) if games is not None else args.games,
-            estimator=estimator or make_estimator(args),
+            estimator=estimator,
             matchmaker=matchmaker,
             sample_unit=args.sample_unit,
             prompt_style=args.prompt_style,
@@ -135,11 +137,13 @@ class SpiralTrainer(GRPOTrainer):
             games_per_start=args.games_per_start,
             max_draw_retries=args.max_draw_retries,
             forfeit=Forfeit(args.illegal_move_return, args.illegal_move_gain),
+            priming_games=args.priming_games,
             winner_learns_from_forfeit=args.winner_learns_from_forfeit,
             filter_zero_advantages=args.filter_zero_advantages,
             keep_surplus=args.keep_surplus,
             games_in_flight=args.games_in_flight,
         )
+        self.rollout.estimator = estimator or make_estimator(args, self.rollout.games)
         self.rollout.advantages_are_replaced = True
         self.results_table: str | None = None
 
@@ -159,6 +163,15 @@ class SpiralTrainer(GRPOTrainer):
             peft_config=peft_config,
             rollout_func=self.rollout,
         )
+
+    # ---- steps ----
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if self.args.entropy_coef_end is not None:
+            # A function of the step alone, so that a resumed run goes on where it was.
+            done = self.state.global_step / max(self.state.max_steps, 1)
+            start, end = self.args.entropy_coef, self.args.entropy_coef_end
+            self.entropy_coef = start + (end - start) * done
+        return super().training_step(model, inputs, num_items_in_batch)
 
     # ---- batches ----
     def _generate_and_score_completions(self, inputs):
@@ -237,7 +250,19 @@ class SpiralTrainer(GRPOTrainer):
                 )
         if resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint, self.args.world_size)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        return output._replace(training_loss=output.metrics["train_loss"])
+
+    def log(self, logs, start_time=None):
+        if "train_loss" in logs:
+            # transformers divides by the steps since a resume, and the loss that we restore is the whole run's.
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 0.001)
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model, trial):
+        # A folder of that name may be there already, whole; it is not whole from here on.
+        invalidate(Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir):
         # Called on every rank, before the push to the Hub and before older checkpoints are rotated away.
@@ -283,13 +308,18 @@ class SpiralTrainer(GRPOTrainer):
         path.write_text(f"{before}{section}\n{mark}{after}" if mark else f"{card}\n{section}", encoding="utf-8")
 
 
-def make_estimator(args: SpiralConfig) -> AdvantageEstimator:
-    """The advantage estimator that a configuration names."""
+def make_estimator(args: SpiralConfig, games: Sequence[Game]) -> AdvantageEstimator:
+    """The advantage estimator that a configuration names, for the games that are played."""
     discount = args.turn_discount
     if args.advantage_estimator == "role":
         return RoleBaseline(args.role_baseline_decay, discount, args.role_baseline_per_episode)
     if args.advantage_estimator == "position":
-        return PositionValues(args.position_trace, discount=discount)
+        rivals = [
+            game.name
+            for game in games
+            if game.traits.seats == 2 and game.traits.zero_sum and game.traits.perfect_information
+        ]
+        return PositionValues(args.position_trace, discount=discount, rivals=rivals)
     return {"batch": BatchMean, "group": GroupMean, "none": ReturnsOnly}[args.advantage_estimator](discount)
 
 

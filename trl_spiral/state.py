@@ -78,6 +78,12 @@ def save_atomically(value: Any, path: Path) -> None:
     os.replace(partial, path)
 
 
+def invalidate(checkpoint: Path) -> None:
+    """Takes back that a checkpoint is complete, before it is written again. Harmless where there is none."""
+    for name in (MARKER, _TRAINER_STATE):
+        (checkpoint / name).unlink(missing_ok=True)
+
+
 def write_marker(checkpoint: Path, world_size: int) -> None:
     """Lists every file of a checkpoint with its size. The last thing that self-play writes into it."""
     sizes = {

@@ -158,6 +158,8 @@ def _decode(
 ) -> torch.Tensor:
     """Decoding loop for `generate(custom_generate=...)`. `input_ids` has shape (rows, width), left-padded."""
     mask, cache = model_kwargs["attention_mask"], model_kwargs["past_key_values"]
+    if mask is None:  # `generate` drops a mask of ones: all prompts are equally long
+        mask = torch.ones_like(input_ids)
     accepted = inspect.signature(model.forward).parameters
     extra = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
     rows = list(range(len(input_ids)))

@@ -22,8 +22,8 @@ from trl_spiral.prompts import PromptRenderer
 RIVALS: Mapping[str, Callable[[str], MoveDistribution]] = {"random": uniform_policy, "minimax": minimax_policy}
 """Opponents that a policy is graded against."""
 
-Scorer = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[float]]
-"""Log-probabilities, in nats, of whole replies after their prompts."""
+Scorer = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[Sequence[float]]]
+"""Log-probabilities, in nats, of whole replies after their prompts: one list for each temperature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class TicTacToeReport:
         """Mean of an [`~games.tictactoe.Outcome`] field over both seats."""
         return math.fsum(getattr(self.outcomes[rival, seat], field) for seat in (0, 1)) / 2
 
-    def metrics(self, prefix: str = "exact") -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Flat numbers, for a log."""
         numbers = {
-            f"{prefix}/{rival}/seat{seat}/{field}": getattr(outcome, field)
+            f"{rival}/seat{seat}/{field}": getattr(outcome, field)
             for (rival, seat), outcome in self.outcomes.items()
             for field in ("win", "draw", "loss", "illegal")
         }
         for rival in RIVALS:
-            numbers[f"{prefix}/{rival}/non_loss"] = self.mean(rival, "non_loss")
-            numbers[f"{prefix}/{rival}/illegal"] = self.mean(rival, "illegal")
+            numbers[f"{rival}/non_loss"] = self.mean(rival, "non_loss")
+            numbers[f"{rival}/illegal"] = self.mean(rival, "illegal")
         return numbers
 
 
-def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> TicTacToeReport:
+def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> list[TicTacToeReport]:
     """
     Grades a policy whose replies are moves and nothing else.
 
@@ -62,22 +62,28 @@ def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> TicTacToeReport:
         renderer ([`~prompts.PromptRenderer`]):
             The policy's prompts.
         score (`Scorer`):
-            Log-probabilities of replies at the temperature to be graded.
+            Log-probabilities of replies, at each temperature to be graded.
 
     Returns:
-        [`TicTacToeReport`]: Exact up to rounding, over all 4,520 boards at which somebody has to move.
+        `list[TicTacToeReport]`: One for each temperature, exact up to rounding, over all 4,520 boards at which somebody
+        has to move.
     """
+    boards = decision_boards()
     replies = [renderer.reply(f"\\boxed{{[{cell}]}}") for cell in range(9)]
-    pairs = [(board, cell) for board in decision_boards() for cell in empty_cells(board)]
-    prompts = {board: renderer.prompt(board_observation(board)) for board in decision_boards()}
-    logprobs = score([prompts[board] for board, _ in pairs], [replies[cell] for _, cell in pairs])
-    table: dict[str, dict[int, float]] = {board: {} for board in decision_boards()}
-    for (board, cell), logprob in zip(pairs, logprobs, strict=True):
-        table[board][cell] = math.exp(logprob)
-    return TicTacToeReport(
-        {
-            (name, seat): exact_outcome(table.__getitem__, rival, seat)
-            for name, rival in RIVALS.items()
-            for seat in (0, 1)
-        }
-    )
+    prompts = {board: renderer.prompt(board_observation(board)) for board in boards}
+    pairs = [(board, cell) for board in boards for cell in empty_cells(board)]
+    reports = []
+    for logprobs in score([prompts[board] for board, _ in pairs], [replies[cell] for _, cell in pairs]):
+        table: dict[str, dict[int, float]] = {board: {} for board in boards}
+        for (board, cell), logprob in zip(pairs, logprobs, strict=True):
+            table[board][cell] = math.exp(logprob)
+        reports.append(
+            TicTacToeReport(
+                {
+                    (name, seat): exact_outcome(table.__getitem__, rival, seat)
+                    for name, rival in RIVALS.items()
+                    for seat in (0, 1)
+                }
+            )
+        )
+    return reports

@@ -4,16 +4,18 @@ TextArena's games behind our own seam. This module is the only one that imports 
 The adapter owns what the environments leave open (all seen in TextArena 0.7.4): it reads and canonicalises a move before
 the environment sees it (a hostile reply hangs some of their parsers for minutes, and could forge lines in the
 opponent's view); an illegal move ends the match at once; the outcome is taken once and kept (stepping a finished
-environment flips its winner); a cap on turns ends games that never do; an exception becomes an ending; and the global
-random generator is swapped around every call, so that matches that run side by side deal as if each ran alone.
+environment flips its winner); a cap on turns ends games that never do; an exception becomes an ending; and while an
+environment runs, the functions of `random` draw from its match's own generator, so that matches that run side by side
+deal as if each ran alone.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from trl_spiral.games.base import Game, Match, Traits
@@ -21,6 +23,19 @@ from trl_spiral.types import Ending, Observation
 
 
 _MAX_ACTION = 512
+
+# The functions of `random` are methods of one generator that all of Python shares. TextArena calls them by way of the
+# module, so for the time of a call a match can put its own generator's there. That costs a microsecond; to swap the
+# state of the shared generator costs twenty, and 25 kB for every match under way.
+_SHARED = {name: getattr(random, name) for name in random.__all__ if hasattr(getattr(random, name), "__self__")}
+
+
+def _functions(generator: random.Random) -> Mapping[str, Any]:
+    return {name: getattr(generator, name) for name in _SHARED}
+
+
+# Takes the seeds of games in which nothing is left to chance: TextArena seeds them all the same.
+_IDLE = _functions(random.Random(0))
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,8 @@ class TextArenaGame(Game):
         name (`str`):
             TextArena's id, e.g. `"TicTacToe-v0"`.
         move (`str`):
-            Regular expression for a move without its brackets. Its groups, or the whole match, fill `form`.
+            Regular expression for a move without its brackets, in either case. Its groups, or the whole match, fill
+            `form` in lower case.
         form (`str`, defaults to `"[{}]"`):
             Canonical form of a move, as the environment reads it.
         legal (`Callable`, *optional*):
@@ -66,9 +82,15 @@ class TextArenaGame(Game):
         move = action.strip()
         if move.startswith("[") and move.endswith("]"):
             move = move[1:-1].strip()
+        match = self._pattern.fullmatch(move)
+        if match is None:
+            return None
+        return self.form.format(*(part.lower() for part in match.groups() or (match.group(),)))
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
         # ASCII only: TextArena's `\d` and `int()` would also take other scripts' digits.
-        match = re.fullmatch(self.move, move, re.ASCII | re.IGNORECASE)
-        return None if match is None else self.form.format(*(match.groups() or (match.group(),)))
+        return re.compile(self.move, re.ASCII | re.IGNORECASE)
 
     @property
     def atoms(self) -> str:
@@ -85,16 +107,14 @@ class TextArenaMatch(Match):
         self._turns = 0
         self._returns = (0.0,) * game.traits.seats
         self._legal: tuple[str, ...] | None = None
+        self._chance = _functions(random.Random(0)) if game.traits.stochastic else _IDLE
         self._env = textarena.make(f"{game.name}-raw")
-        # TextArena seeds Python's global generator in `reset`, whether the game is stochastic or not.
-        outer = random.getstate()
-        try:
-            # The environments take seeds of any size; 32 bits keep numpy-based ones happy.
-            self._env.reset(num_players=game.traits.seats, seed=seed % 2**32)
-        finally:
-            self._random_state = random.getstate() if game.traits.stochastic else None
-            random.setstate(outer)
+        # The environments take seeds of any size; 32 bits keep numpy-based ones happy.
+        self._run(self._env.reset, game.traits.seats, seed % 2**32)
         self._state = self._env.state
+        self._lines: list[list[str]] = [[] for _ in range(game.traits.seats)]
+        self._since = [0] * game.traits.seats
+        self._read()
         self._seat: int = self._state.current_player_id
 
     @property
@@ -106,14 +126,12 @@ class TextArenaMatch(Match):
         return self._returns
 
     def observe(self, seat: int) -> Observation:
-        seen = self._state.observations[seat]
+        lines = self._lines[seat]
+        text = "\n".join(lines)
         if self.game.observation == "first_last":
-            update = seen[-1][1]
-            text = f"{seen[0][1]}\n{update}" if len(seen) > 1 else update
+            update = lines[-1]
         else:
-            own = [index for index, (sender, _, _) in enumerate(seen) if sender == seat]
-            text = self._transcript(seen)
-            update = self._transcript(seen[own[-1] + 1 :]) if own else text
+            update = "\n".join(lines[self._since[seat] :])
         return Observation(
             game=self.game.name,
             seat=seat,
@@ -122,9 +140,25 @@ class TextArenaMatch(Match):
             legal_actions=self.legal_actions() if seat == self._seat else None,
         )
 
-    def _transcript(self, seen: list[tuple[int, str, Any]]) -> str:
+    def _read(self) -> None:
+        """
+        Takes what the environment has told each seat, as text and no more than will be shown.
+
+        Left where they are, its messages would be a dozen tuples a turn, and with a thousand matches under way the
+        garbage collector would spend more time on them than the games take.
+        """
         names = self._state.role_mapping
-        return "\n".join(f"[{'GAME' if sender < 0 else names[sender]}] {message}" for sender, message, _ in seen)
+        for seat, told in self._state.observations.items():
+            lines = self._lines[seat]
+            if self.game.observation == "first_last":
+                lines += [message for _, message, _ in told]
+                del lines[1:-1]
+            else:
+                for sender, message, _ in told:
+                    lines.append(f"[{'GAME' if sender < 0 else names[sender]}] {message}")
+                    if sender == seat:
+                        self._since[seat] = len(lines)
+            told.clear()
 
     def legal_actions(self) -> tuple[str, ...] | None:
         if self.game.legal is None:
@@ -144,17 +178,19 @@ class TextArenaMatch(Match):
         self._legal = None
         self._turns += 1
         try:
-            done = self._step(move)
+            done, _ = self._run(self._env.step, move)
+            self._read()
+            refused = self._refused(done)
+            returns, reason = self._outcome() if done else (self._returns, "")
         except Exception as error:  # whatever an environment raises ends its own match and no other
             self._end(Ending.ENVIRONMENT_ERROR, detail=f"{type(error).__name__}: {error}")
             return move
-        if self._refused(done):
+        if refused:
             self._end(Ending.ILLEGAL_MOVE, offender=self._seat, detail=move)
             return None
         if done:
-            rewards, info = self._env.close()
-            self._returns = tuple(float(rewards[seat]) for seat in range(self.game.traits.seats))
-            self._end(Ending.FINISHED, detail=str(info[0].get("reason", "")))
+            self._returns = returns
+            self._end(Ending.FINISHED, detail=reason)
             return move
         self._seat = self._state.current_player_id
         if self._turns >= self.game.max_turns:
@@ -163,18 +199,14 @@ class TextArenaMatch(Match):
             self._end(Ending.TURN_LIMIT, detail="no legal move left")
         return move
 
-    def _step(self, move: str) -> bool:
-        if self._random_state is None:
-            done, _ = self._env.step(move)
-            return bool(done)
-        outer = random.getstate()
-        random.setstate(self._random_state)
+    def _run(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Calls the environment, which draws from the match's own generator meanwhile."""
+        functions = vars(random)
+        functions.update(self._chance)
         try:
-            done, _ = self._env.step(move)
-            return bool(done)
+            return call(*args)
         finally:
-            self._random_state = random.getstate()
-            random.setstate(outer)
+            functions.update(_SHARED)
 
     def _refused(self, done: bool) -> bool:
         """Whether the environment took the move for an illegal one (it would let the seat try once more)."""
@@ -182,5 +214,11 @@ class TextArenaMatch(Match):
             return bool(self._state.game_info[self._seat].get("invalid_move"))
         return bool(self._state.error_count)
 
+    def _outcome(self) -> tuple[tuple[float, ...], str]:
+        """Payoffs of a finished game, and the environment's reason for them."""
+        rewards, info = self._run(self._env.close)
+        return tuple(float(rewards[seat]) for seat in range(self.game.traits.seats)), str(info[0].get("reason", ""))
+
     def _end(self, ending: Ending, offender: int | None = None, detail: str = "") -> None:
         self.ending, self.offender, self.detail = ending, offender, detail
+        self._legal = None

@@ -7,6 +7,8 @@ in TextArena, whose seat 0 plays O and moves first). The oracles measure; no tra
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -40,7 +42,8 @@ def make_game() -> TextArenaGame:
         legal=legal_moves,
         observation="first_last",
         max_turns=9,
-        cells=r" [XO0-8] (?:\||\n---\+---\+---\n)?|'\[[0-8]\](?:', )?",
+        # A row of the board, a listed move, and a box with its move: what a tokenizer keeps whole and apart.
+        cells=r" [XO0-8] \| [XO0-8] \| [XO0-8] (?:\n---\+---\+---\n)?|'\[[0-8]\]'(?:, |(?=\n))|\\boxed\{\[[0-8]\]\}",
     )
 
 
@@ -181,3 +184,41 @@ def board_observation(board: str) -> Observation:
     if seat is None:
         raise ValueError(f"Nobody is to move at {board!r}: the game is over.")
     return match.observe(seat)
+
+
+def read_board(observation: Observation) -> str:
+    """The board that an observation shows."""
+    text = observation.messages[-1]["content"].rsplit("Current Board:", 1)[-1]
+    symbols = re.findall(r"(?<= )[XO0-8](?= )", text)[:9]
+    return "".join(symbol if symbol in MARKS else "." for symbol in symbols)
+
+
+def random_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """
+    One lesson for a warm start, on a board that random play has led to: a question and its reply.
+
+    It holds rules and no strategy: either a uniformly random legal move, or what would come of a move.
+
+    Args:
+        rng (`random.Random`):
+            Source of the board, the move and the question.
+        reading (`bool`):
+            Whether to ask what comes of a move instead of asking for one.
+        instruction (`str`):
+            What every prompt ends with.
+    """
+    board, plies = EMPTY, rng.randrange(9)
+    for _ in range(plies):
+        if not (cells := empty_cells(board)):
+            break
+        board = play(board, rng.choice(cells))
+    if not empty_cells(board):
+        return random_lessons(rng, reading, instruction)
+    seen, cell = board_observation(board).messages[0]["content"], rng.choice(empty_cells(board))
+    if not reading:
+        return f"{seen}\n\n{instruction}", f"\\boxed{{[{cell}]}}"
+    mark = rng.choice(MARKS)
+    after = board[:cell] + mark + board[cell + 1 :]
+    result = f"{mark} has won" if winner(after) is not None else "draw" if "." not in after else "the game goes on"
+    # The move is written as the list of moves writes it, so that what is learned here is known there.
+    return f"{seen}\n\nIf {mark} takes '[{cell}]', what comes of it?", result

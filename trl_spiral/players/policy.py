@@ -38,7 +38,7 @@ class PolicyPlayer:
         self.name = name or policy
         self._prompt = renderer.continuation if conversation else renderer.prompt
 
-    def ask(self, observation: Observation) -> Turn | Request:
+    def ask(self, observation: Observation) -> Request:
         """The prompt, as token ids."""
         return Request(self._prompt(observation), self.sampling, self.policy, observation.seed)
 

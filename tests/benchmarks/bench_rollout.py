@@ -1,0 +1,148 @@
+"""
+What the game loop costs per turn, beyond the games themselves.
+
+Each row plays a number of games and then has TextArena's bare environments (`make`, `reset`, `step`, `close`) replay the
+very same moves, in the same run and in turn, several times over. The difference is what referee, scheduler, adapter and
+players add: canonical moves, legal moves, observations, seeds, frozen outcomes, a private random generator. The players
+choose by remainder, so next to nothing of it is theirs.
+
+    python tests/benchmarks/bench_rollout.py
+
+Goal: at most 60 microseconds a turn beyond the environment, however many games are in flight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import textarena
+
+from trl_spiral.games import get_game
+from trl_spiral.players import Player, ScriptedPlayer
+from trl_spiral.rollout import Engine, Start, play, referee
+from trl_spiral.types import POLICY, Episode, Observation, Reply, Request, Turn
+
+
+def any_move(observation: Observation) -> str:
+    """A legal move from the observation's seed."""
+    assert observation.legal_actions
+    return observation.legal_actions[observation.seed % len(observation.legal_actions)]
+
+
+class AskingPlayer:
+    """Takes the same moves by way of an engine, as a policy does, without a tokenizer."""
+
+    name = "asking"
+
+    def ask(self, observation: Observation) -> Turn | Request:
+        return Request((1,), policy=POLICY, seed=observation.seed)
+
+    def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
+        return Turn(
+            action=any_move(observation),
+            prompt_ids=request.prompt_ids,
+            completion_ids=reply.completion_ids,
+            logprobs=reply.logprobs,
+            policy=POLICY,
+        )
+
+
+class InstantEngine:
+    """Answers all that waits with one and the same reply."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+        self.reply = Reply((1,), (-0.5,))
+
+    def add(self, ticket: int, request: Request) -> None:
+        self.waiting.append(ticket)
+
+    def step(self) -> Sequence[tuple[int, Reply]]:
+        tickets, self.waiting = self.waiting, []
+        return [(ticket, self.reply) for ticket in tickets]
+
+    def abort(self, tickets: Sequence[int]) -> None:
+        self.waiting = []
+
+
+def play_through_us(name: str, player: Player, games: int, engine: Engine | None, in_flight: int) -> list[Episode]:
+    """So many games by our loop."""
+    game = get_game(name)
+    players = (player,) * game.traits.seats
+    starts = (Start(game, players, seed, play_seed=seed, counter=seed) for seed in range(games))
+    return list(play(map(referee, starts), engine, in_flight))
+
+
+def play_bare(episodes: Sequence[Episode]) -> None:
+    """The same moves by the environments alone."""
+    for episode in episodes:
+        env = textarena.make(f"{episode.game}-raw")
+        env.reset(num_players=len(episode.players), seed=episode.seed % 2**32)
+        for _, move in episode.moves:
+            done, _ = env.step(move)
+        assert done
+        rewards, _ = env.close()
+        assert rewards[0] == episode.returns[0]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Processor time of this thread, so that what else the machine does counts little."""
+    begun = time.thread_time()
+    work()
+    return time.thread_time() - begun
+
+
+def measure(name: str, kind: str, in_flight: int, games: int, repeats: int) -> str:
+    """One row of the table."""
+
+    def ours() -> list[Episode]:
+        if kind == "scripted":
+            return play_through_us(name, ScriptedPlayer("any", any_move), games, None, in_flight)
+        return play_through_us(name, AskingPlayer(), games, InstantEngine(), in_flight)
+
+    episodes = ours()
+    turns = sum(len(episode.order) for episode in episodes)
+    bare, whole, beyond, ratio = [], [], [], []
+    for _ in range(repeats):
+        environment, loop = seconds(lambda: play_bare(episodes)), seconds(ours)
+        bare.append(1e6 * environment / turns)
+        whole.append(1e6 * loop / turns)
+        beyond.append(whole[-1] - bare[-1])
+        ratio.append(loop / environment)
+    columns = [f"{statistics.median(column):8.1f}" for column in (bare, whole, beyond)]
+    spread = f"{min(beyond):5.1f} to {max(beyond):5.1f}"
+    return (
+        f"| {name:<13} | {kind:<8} | {in_flight:>9} | {turns:>7} | {' | '.join(columns)} | {spread:>15} | "
+        f"{statistics.median(ratio):5.2f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--games", type=int, default=4096, help="tic-tac-toe games a row; other games play a sixteenth"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of each row, of which medians are shown")
+    args = parser.parse_args()
+
+    print("Microseconds a turn; medians. 'beyond' is what the loop adds to the bare environment.")
+    print(
+        "| game          | players  | in flight |   turns |     bare |    whole |   beyond |   least to most | ratio |"
+    )
+    print(
+        "|---------------|----------|----------:|--------:|---------:|---------:|---------:|----------------:|------:|"
+    )
+    # Scripted games never wait, so how many may be in flight makes no difference to them.
+    rows = [("TicTacToe-v0", "scripted", 256, args.games)]
+    rows += [("TicTacToe-v0", "engine", in_flight, args.games) for in_flight in (16, 64, 256, 1024, 4096)]
+    for name in ("PigDice-v0-50", "ConnectFour-v0", "Nim-v0"):
+        rows += [(name, kind, 256, args.games // 16) for kind in ("scripted", "engine")]
+    for row in rows:
+        print(measure(*row, args.repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""
+A tokenizer and a tiny model, made on the spot: no network, a few thousand parameters, the same on every machine.
+
+The model has had a few seconds of imitation, so that it mostly writes legal moves: games of one turn would leave most of
+what these tests are about untouched.
+"""
+
+import os
+
+
+# Before torch is imported by anybody: one thread is fastest for a model this small, and its sums have one order.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import random
+from pathlib import Path
+
+import pytest
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def observations():
+    """What random players see, as (observation, a random legal move): half of it from tic-tac-toe."""
+    from toy_games import SumGame
+
+    from trl_spiral.games import get_game
+    from trl_spiral.players import RandomPlayer, random_move
+    from trl_spiral.rollout import Start, play, referee
+
+    seen = []
+
+    class Spy(RandomPlayer):
+        def ask(self, observation):
+            seen.append((observation, random_move(observation)))
+            return super().ask(observation)
+
+    spy = Spy()
+    for game, episodes in ((get_game("TicTacToe-v0"), 80), (get_game("PigDice-v0-50"), 5), (SumGame(), 30)):
+        list(play(referee(Start(game, (spy, spy), seed=seed, play_seed=seed)) for seed in range(episodes)))
+    return seen
+
+
+def make_tokenizer(texts, chat_template=CHAT_TEMPLATE):
+    """Byte-level BPE over the games' texts, in which a whole line of rules is a few tokens."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            # Moves and digits stay whole and apart, or a board's cell would be told by another token in every context.
+            pre_tokenizers.Split(Regex(r"\\boxed\{|\[[^\[\]\n]{1,16}\]|[0-9]"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    special = ["<|im_start|>", "<|im_end|>", "<|pad|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=768,
+        min_frequency=2,
+        special_tokens=special,
+        show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        padding_side="left",
+        chat_template=chat_template,
+    )
+
+
+def make_model(tokenizer, seed=0):
+    """Two layers of Qwen3."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=len(tokenizer),
+                hidden_size=16,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8,
+                intermediate_size=32,
+                max_position_embeddings=8192,
+                tie_word_embeddings=True,
+                initializer_range=0.1,  # At the usual 0.02, so narrow a model gives every token nearly the same odds.
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+                bos_token_id=None,
+            )
+        )
+
+
+def imitate(model, tokenizer, seen, steps, batch=32, learning_rate=0.02):
+    """A few steps of supervised learning on random legal replies."""
+    import torch
+
+    from trl_spiral.prompts import PromptRenderer
+
+    renderer = PromptRenderer(tokenizer)
+    pairs = [(renderer.prompt(o), renderer.reply(f"\\boxed{{{move}}}")) for o, move in seen]
+    rng = random.Random(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    model.train()
+    for _ in range(steps):
+        chosen = rng.sample(pairs, batch)
+        width = max(len(p) + len(r) for p, r in chosen)
+        pad = tokenizer.pad_token_id
+        ids = torch.tensor([[*p, *r] + [pad] * (width - len(p) - len(r)) for p, r in chosen])
+        labels = torch.tensor([[-100] * len(p) + [*r] + [-100] * (width - len(p) - len(r)) for p, r in chosen])
+        loss = model(input_ids=ids, attention_mask=(ids != pad).long(), labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    return loss.item()
+
+
+@pytest.fixture(scope="session")
+def seen():
+    return observations()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(seen):
+    from trl_spiral.prompts import INSTRUCTION
+
+    texts = [f"user\n{o.messages[0]['content']}\n\n{INSTRUCTION}" for o, _ in seen]
+    return make_tokenizer(texts + [f"assistant\n\\boxed{{{move}}}" for _, move in seen])
+
+
+@pytest.fixture(scope="session")
+def model_dir(tokenizer, seen, tmp_path_factory) -> str:
+    """A folder that holds the tiny model and its tokenizer."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder: Path = tmp_path_factory.mktemp("model")
+    model = make_model(tokenizer)
+    imitate(model, tokenizer, seen, steps=80)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

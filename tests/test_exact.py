@@ -1,0 +1,80 @@
+"""Grading a policy exactly: theory's numbers come out of the same path that a language model goes through."""
+
+import math
+
+import pytest
+
+from trl_spiral.evaluation.exact import grade_tictactoe
+from trl_spiral.evaluation.matches import play_matches, tally
+from trl_spiral.games import get_game
+from trl_spiral.games.tictactoe import NAME, decision_boards, empty_cells, minimax_moves
+from trl_spiral.players import RandomPlayer
+from trl_spiral.prompts import PromptRenderer
+
+
+def pairs():
+    return [(board, cell) for board in decision_boards() for cell in empty_cells(board)]
+
+
+class TestGradeTicTacToe:
+    def test_a_uniform_policy_gets_the_numbers_of_random_play(self, tokenizer):
+        def score(prompts, replies):
+            return [[-math.log(len(empty_cells(board))) for board, _ in pairs()]]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        # Random against random, first seat: GAMES and every table of the game say .5849 / .1270 / .2881.
+        assert report.outcomes["random", 0].win == pytest.approx(0.58492, abs=1e-5)
+        assert report.outcomes["random", 0].draw == pytest.approx(0.12698, abs=1e-5)
+        assert report.outcomes["random", 1].win == pytest.approx(0.28810, abs=1e-5)
+        assert report.mean("random", "illegal") == pytest.approx(0.0, abs=1e-12)
+
+    def test_a_perfect_policy_never_loses(self, tokenizer):
+        def score(prompts, replies):
+            return [
+                [
+                    math.log(1 / len(minimax_moves(board))) if cell in minimax_moves(board) else -math.inf
+                    for board, cell in pairs()
+                ]
+            ]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        assert report.mean("minimax", "draw") == pytest.approx(1.0)
+        assert report.outcomes["random", 0].win == pytest.approx(0.96781, abs=1e-5)
+        assert report.mean("random", "non_loss") == pytest.approx(1.0)
+
+    def test_what_is_missing_from_one_is_an_illegal_reply(self, tokenizer):
+        def score(prompts, replies):
+            return [[math.log(0.5 / len(empty_cells(board))) for board, _ in pairs()]]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        # Half of all replies are illegal: the first seat gets its first move in with 1/2, its second with 1/4, …
+        assert report.outcomes["random", 0].illegal > 0.5
+        assert report.outcomes["random", 0].loss >= report.outcomes["random", 0].illegal
+
+    def test_a_real_model_is_graded_as_it_plays(self, tokenizer, model_dir):
+        from transformers import AutoModelForCausalLM
+
+        from trl_spiral.engines import TransformersEngine
+        from trl_spiral.engines.scoring import reply_logprobs
+        from trl_spiral.players import PolicyPlayer
+        from trl_spiral.types import Sampling
+
+        model = AutoModelForCausalLM.from_pretrained(model_dir)
+        model.generation_config.pad_token_id = tokenizer.pad_token_id
+        renderer = PromptRenderer(tokenizer)
+        (report,) = grade_tictactoe(renderer, lambda p, r: reply_logprobs(model, p, r, [0.5]).T.tolist())
+        player = PolicyPlayer(renderer, Sampling(temperature=0.5, max_new_tokens=8))
+        games = 1500
+        episodes = play_matches(
+            get_game(NAME), player, RandomPlayer(), 0, games, TransformersEngine(model, model.generation_config)
+        )
+        shares = tally(episodes, 0)
+        exact = report.outcomes["random", 0]
+
+        # Four standard deviations of a share of 1500 games is at most 0.052. A reply other than the canonical one counts
+        # as illegal when graded, and may be a move when played, so the grade may only be lower.
+        assert shares["win"] == pytest.approx(exact.win, abs=0.052)
+        assert shares["illegal"] <= exact.illegal + 0.052

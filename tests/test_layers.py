@@ -1,0 +1,135 @@
+"""Who may import whom. Nothing here imports what it looks at: sources are read with `ast`."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+
+PACKAGE = Path(__file__).parents[1] / "trl_spiral"
+
+# Low to high. A module imports from lower layers, and from its own folder; never from beside itself or above.
+LAYERS = [
+    {"types", "seeding"},
+    {"games"},
+    {"prompts"},
+    {"players"},
+    {"rollout"},
+    {"opponents", "advantages", "evaluation"},
+    {"engines", "rows"},
+    {"state", "_trl"},
+    {"selfplay", "spiral_config"},
+    {"spiral_trainer", "callbacks", "tiny"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+FIRST_WITH_TORCH = RANK["engines"]
+TORCH_STACK = {"torch", "transformers", "trl", "accelerate", "peft", "datasets", "safetensors", "numpy", "vllm"}
+
+MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def layer_of(module: str) -> str:
+    """First part of a module's path: `games/textarena.py` belongs to `games`."""
+    return module.removesuffix(".py").split("/")[0]
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Every module or name imported anywhere in a source, inside functions and under `TYPE_CHECKING` too."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "we import by full name"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def top(name: str) -> str:
+    return name.split(".")[0]
+
+
+INNER = {name: tree for name, tree in MODULES.items() if name != "__init__.py"}
+
+
+class TestLayers:
+    @pytest.mark.parametrize("module", INNER)
+    def test_a_module_imports_only_from_below(self, module):
+        layer = layer_of(module)
+        assert layer in RANK, f"{module} is in no layer yet: say in `LAYERS` where it belongs."
+        ours = {name.split(".")[1] for name in imports(INNER[module]) if name.startswith("trl_spiral.")}
+
+        assert {other for other in ours if other != layer and RANK[other] >= RANK[layer]} == set()
+
+    def test_the_package_itself_imports_nothing_at_once(self):
+        assert {top(name) for name in imports(MODULES["__init__.py"])} == {"__future__", "importlib", "typing"}
+
+    @pytest.mark.parametrize("module", [name for name in INNER if RANK.get(layer_of(name), 99) < FIRST_WITH_TORCH])
+    def test_the_game_half_knows_nothing_of_torch(self, module):
+        assert {top(name) for name in imports(INNER[module])} & TORCH_STACK == set()
+
+    def test_one_module_alone_imports_textarena(self):
+        importers = [name for name, tree in MODULES.items() if "textarena" in map(top, imports(tree))]
+
+        assert importers == ["games/textarena.py"]
+
+    def test_every_layer_is_checked(self):
+        # Not a guard that guards nothing: what the sources hold today, and what only a later layer may be missing.
+        found = {layer_of(module) for module in INNER}
+
+        assert set(RANK) - found <= {"callbacks", "tiny"}
+
+
+def listed_seams() -> set[str]:
+    """Private names that `_trl.py` declares, so that another test compares them with what is installed."""
+    names: set[str] = set()
+    for node in MODULES["_trl.py"].body:
+        if isinstance(node, ast.Assign):
+            names |= {
+                part.value
+                for part in ast.walk(node.value)
+                if isinstance(part, ast.Constant) and type(part.value) is str
+            }
+    return names
+
+
+def own_names(tree: ast.AST) -> set[str]:
+    """Names that a source defines: functions, classes, class attributes, and attributes assigned to `self`."""
+    own = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id == "self":
+                own.add(node.attr)
+    return own
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+class TestPrivates:
+    """Only `_trl.py` touches what TRL keeps private; elsewhere, only names that it has declared."""
+
+    OTHERS = {name: tree for name, tree in INNER.items() if name != "_trl.py"}
+    # How transformers has a model asked for its name, a named tuple for a copy, and a trainer for its run's folder.
+    HARMLESS = {"_name_or_path", "_replace", "_get_output_dir"}
+
+    @pytest.mark.parametrize("module", OTHERS)
+    def test_no_other_module_imports_from_inside_trl(self, module):
+        inside = {name for name in imports(self.OTHERS[module]) if top(name) == "trl" and name.count(".") > 1}
+        private = {name for name in imports(self.OTHERS[module]) if is_private(name.split(".")[-1])}
+
+        assert inside == set()
+        assert private <= {"trl_spiral._trl"}
+
+    @pytest.mark.parametrize("module", OTHERS)
+    def test_no_other_module_reads_an_undeclared_private_attribute(self, module):
+        tree = self.OTHERS[module]
+        allowed = own_names(tree) | listed_seams() | self.HARMLESS
+        touched = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)}
+
+        assert touched - allowed - {"_trl"} == set()

@@ -1,0 +1,102 @@
+"""The recipes as a person runs them, with little models: what they print, what they write, what they push."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer
+from safetensors.torch import load, load_file
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_recipe(name: str, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "recipes" / name), *options],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env=env or dict(os.environ),
+    )
+
+
+def load_recipe(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SMALL = [
+    *("--use_cpu", "--bf16", "False", "--gradient_checkpointing", "False", "--report_to", "none"),
+    *("--max_steps", "2", "--per_device_train_batch_size", "16", "--gradient_accumulation_steps", "1"),
+    *("--max_completion_length", "8", "--save_steps", "1", "--num_iterations", "1"),
+]
+
+
+@pytest.mark.slow
+class TestSpiralTicTacToe:
+    def test_pushes_the_model_with_its_card_to_a_hub(self, model_dir, tmp_path):
+        with HubServer() as hub:
+            output = tmp_path / "run"
+            done = run_recipe(
+                "spiral_ttt.py",
+                *("--model_name_or_path", model_dir, "--output_dir", str(output), *SMALL),
+                *("--push_to_hub", "--hub_model_id", "someone/spiral-ttt"),
+                env={**hub.environment(tmp_path), "OMP_NUM_THREADS": "1"},
+            )
+
+            assert done.returncode == 0, done.stderr[-3000:]
+            files = hub.repos["someone/spiral-ttt"]
+        card = files["README.md"].decode()
+
+        assert "| after | minimax | second |" in done.stdout
+        assert "2506.24119" in card and "SPIRAL" in card
+        assert "| after | minimax | second |" in card
+        assert "- spiral" in card and "- self-play" in card
+        # What was pushed is what was trained: equal to the folder's weights, and not the weights it started from.
+        pushed, start = load(files["model.safetensors"]), load_file(Path(model_dir) / "model.safetensors")
+        saved = load_file(output / "model.safetensors")
+        assert all((pushed[name] == saved[name]).all() for name in saved)
+        assert any((pushed[name] != start[name]).any() for name in saved)
+
+    def test_leaves_model_metrics_and_transcripts(self, tmp_path, monkeypatch, capsys):
+        from trl import ModelConfig
+
+        from trl_spiral import SpiralConfig
+        from trl_spiral.tiny import TinyPlayerRecipe
+
+        recipe = load_recipe("spiral_ttt")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda seed: TinyPlayerRecipe(seed=seed, steps=12))
+        small = dict(
+            output_dir=str(tmp_path / "run"),
+            max_steps=4,
+            per_device_train_batch_size=16,
+            priming_games=20,
+            logging_steps=1,
+            save_steps=2,
+        )
+
+        recipe.main(SpiralConfig(**{**recipe.LAPTOP, **small}), ModelConfig())
+
+        printed = capsys.readouterr().out
+        transcripts = sorted((tmp_path / "run" / "transcripts").iterdir())
+        log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+        assert all(f"| {when} | {rival} |" in printed for when in ("before", "after") for rival in ("random", "minimax"))
+        assert len(transcripts) == 10
+        assert "Current Board" in transcripts[0].read_text() and "Wrote:" in transcripts[0].read_text()
+        assert {"tictactoe/random/non_loss", "tictactoe/minimax/illegal"} <= set(log[0])
+        assert (tmp_path / "run" / "model.safetensors").exists()
+
+    def test_wrong_input_ends_in_one_sentence_before_a_player_is_made(self, tmp_path):
+        done = run_recipe("spiral_ttt.py", "--games", "TicTacTo-v0", "--output_dir", str(tmp_path / "run"))
+
+        assert done.returncode != 0
+        assert "There is no game called 'TicTacTo-v0'. Did you mean 'TicTacToe-v0'?" in done.stderr
+        assert not (tmp_path / "run").exists()

@@ -1,0 +1,289 @@
+"""A run that is killed and resumed is the run that was never killed, number for number."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from training_runs import KillAt, RecordingTrainer, StopAt, config, games, history
+
+from trl_spiral import spiral_trainer
+from trl_spiral.state import MARKER, newest_complete_checkpoint
+
+
+SCRIPT = Path(__file__).with_name("training_runs.py")
+
+# A cycle is four steps, logged every 2 and saved every 3: checkpoints lie inside cycles and inside logging windows.
+RUN = dict(
+    per_device_train_batch_size=16,
+    max_steps=14,
+    logging_steps=2,
+    save_strategy="steps",
+    save_steps=3,
+    eval_strategy="steps",
+    eval_steps=5,
+    max_draw_retries=2,
+    beta=0.05,
+    sync_ref_model=True,
+    ref_model_sync_steps=2,
+    # Dropout draws from torch's generator at every step, so a state that is lost shows in every later number.
+    model_init_kwargs={"attention_dropout": 0.1},
+)
+GAMES = ("TicTacToe-v0", "Sum-v0")
+
+
+def script(folder, **run):
+    """Plays a run in a process of its own; returns the exit status and what the run logged, if it came that far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs.json").write_text(json.dumps([{"name": "result", **run}]))
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder / "runs.json")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])},
+    )
+    result = folder / "result_0.json"
+    return done, json.loads(result.read_text()) if result.exists() else None
+
+
+def plain(value):
+    """As JSON has it: tuples are lists."""
+    return json.loads(json.dumps(value))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(model_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    trainer = RecordingTrainer(model_dir, config(folder, **RUN), games=games(GAMES))
+    trainer.train()
+    return trainer
+
+
+def forked(work) -> int:
+    """Runs `work` in a child and returns the signal that ended it; the child never returns to pytest."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001
+            os.write(2, repr(error).encode())
+        finally:
+            os._exit(1)
+    return os.WTERMSIG(os.waitpid(pid, 0)[1])
+
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def until_three(model_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("until_three")
+
+    def work():
+        settings = config(folder, **RUN)
+        RecordingTrainer(model_dir, settings, games=games(GAMES), callbacks=[KillAt(5)]).train()
+
+    assert forked(work) == signal.SIGKILL
+    assert (folder / "checkpoint-3" / MARKER).exists()
+    return folder
+
+
+class TestKilledAndResumed:
+    def test_equals_the_run_that_was_never_killed(self, model_dir, uninterrupted, until_three, tmp_path):
+        out = tmp_path / "out"
+        shutil.copytree(until_three, out)
+
+        def work():
+            trainer = RecordingTrainer(model_dir, config(out, **RUN), games=games(GAMES), callbacks=[KillAt(8)])
+            trainer.train(resume_from_checkpoint=True)
+
+        died_of = forked(work)
+        # A new interpreter, where nothing is left in memory and strings hash differently.
+        last, result = script(
+            tmp_path / "last", model=model_dir, games=GAMES, config={"output_dir": str(out), **RUN}, resume="true"
+        )
+
+        assert died_of == signal.SIGKILL
+        assert last.returncode == 0, last.stderr
+        assert result["history"] == plain(history(uninterrupted))
+        # Resumed at step 6, in the middle of the second cycle: the third batch, and no other, was played anew.
+        assert result["transcripts"] == plain(uninterrupted.transcripts[2:])
+        assert result["estimator"] == plain(uninterrupted.rollout.estimator.state_dict())
+
+    def test_had_much_to_lose(self, uninterrupted):
+        def logged(name):
+            return [entry[name] for entry in history(uninterrupted) if name in entry]
+
+        saved = torch.load(f"{uninterrupted.args.output_dir}/checkpoint-6/selfplay_state_0.pt")
+
+        assert saved["cycle"]["step"] % 4 == 2
+        assert saved["rollout"]["kept"]
+        assert saved["rollout"]["estimator"]["baselines"]
+        assert max(logged("selfplay/carried_rows")) > 0
+        assert max(logged("selfplay/discarded_tokens")) > 0
+        assert min(logged("kl")) > 0
+        assert max(map(abs, logged("loss"))) > 1e-4
+
+    def test_from_the_start_of_a_cycle_reports_the_loss_of_the_whole_run(self, model_dir, uninterrupted, tmp_path):
+        checkpoint = f"{uninterrupted.args.output_dir}/checkpoint-12"
+        trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
+        output = trainer.train(resume_from_checkpoint=checkpoint)
+
+        assert history(trainer) == history(uninterrupted)
+        assert output.training_loss == output.metrics["train_loss"] == history(uninterrupted)[-1]["train_loss"]
+
+
+class TestKilledWhileWriting:
+    """The process dies while it writes checkpoint-6; checkpoint-3 is complete."""
+
+    @staticmethod
+    def patch(point):
+        """Lets the process die at a point of `_save_checkpoint`. Called in the child only."""
+        if point == "after the weights":
+            RecordingTrainer._save_optimizer_and_scheduler = die
+        elif point == "in the middle of our state":
+            half_state_of = spiral_trainer.save_atomically
+
+            def dying(value, path):
+                half_state_of(value, path)
+                content = path.read_bytes()
+                path.unlink()
+                path.with_name(path.name + ".partial").write_bytes(content[: len(content) // 2])
+                die()
+
+            spiral_trainer.save_atomically = dying
+        elif point == "before the marker":
+            spiral_trainer.write_marker = die
+        elif point == "after the marker":
+            write = spiral_trainer.write_marker
+
+            def write_and_die(*args):
+                write(*args)
+                die()
+
+            spiral_trainer.write_marker = write_and_die
+        elif point == "inside trainer_state.json":
+            from transformers import TrainerState
+
+            save = TrainerState.save_to_json
+
+            def save_half(self, path):
+                save(self, path)
+                os.truncate(path, os.path.getsize(path) // 2)
+                die()
+
+            TrainerState.save_to_json = save_half
+
+    @pytest.mark.parametrize(
+        ("point", "reason"),
+        [
+            ("after the weights", f"{MARKER} is missing"),
+            ("in the middle of our state", f"{MARKER} is missing"),
+            ("before the marker", f"{MARKER} is missing"),
+            ("after the marker", "trainer_state.json is missing"),
+            ("inside trainer_state.json", f"{MARKER} or trainer_state.json is cut off"),
+        ],
+    )
+    def test_that_checkpoint_is_skipped_and_the_one_before_resumed(
+        self, point, reason, model_dir, until_three, uninterrupted, tmp_path, caplog
+    ):
+        folder = tmp_path / "out"
+        shutil.copytree(until_three, folder)
+
+        def work():
+            self.patch(point)
+            RecordingTrainer(model_dir, config(folder, **RUN), games=games(GAMES)).train(resume_from_checkpoint=True)
+
+        died_of = forked(work)
+        trainer = RecordingTrainer(model_dir, config(folder, **RUN), games=games(GAMES), callbacks=[StopAt(8)])
+        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
+            trainer.train(resume_from_checkpoint=True)
+
+        assert died_of == signal.SIGKILL
+        assert (folder / "checkpoint-6" / "model.safetensors").exists()
+        assert f"Skipping checkpoint-6, which was not written to the end: {reason}." in caplog.text
+        assert "checkpoint-3" not in caplog.text
+        resumed = history(trainer)[:-1]  # the last entry sums up the run, and this one was stopped early
+        assert resumed[-1]["step"] == 8
+        assert resumed == history(uninterrupted)[: len(resumed)]
+        # The folder that was cut off has been written anew, whole.
+        assert newest_complete_checkpoint(folder) == str(folder / "checkpoint-6")
+
+    @pytest.mark.parametrize("point", ["after the weights", "after the marker"])
+    def test_a_checkpoint_that_is_being_overwritten_is_not_taken_for_the_old_one(
+        self, point, model_dir, uninterrupted, tmp_path
+    ):
+        # Whoever goes back to checkpoint-3 by name writes over a checkpoint-6 that was complete.
+        folder = tmp_path / "out"
+        shutil.copytree(uninterrupted.args.output_dir, folder)
+        for newer in ("checkpoint-14", "checkpoint-12", "checkpoint-9"):
+            shutil.rmtree(folder / newer)
+
+        def work():
+            self.patch(point)
+            trainer = RecordingTrainer(model_dir, config(folder, **RUN), games=games(GAMES))
+            trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
+
+        before = newest_complete_checkpoint(folder)
+        died_of = forked(work)
+
+        assert before == str(folder / "checkpoint-6")
+        assert died_of == signal.SIGKILL
+        assert newest_complete_checkpoint(folder) == str(folder / "checkpoint-3")
+
+
+class TestCheckpoints:
+    def test_the_oldest_make_way(self, model_dir, tmp_path):
+        changes = dict(max_steps=8, save_strategy="steps", save_steps=2, save_total_limit=2)
+        RecordingTrainer(model_dir, config(tmp_path, **changes), games=games(["Sum-v0"])).train()
+
+        kept = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+        assert kept == ["checkpoint-6", "checkpoint-8"]
+        assert newest_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-8")
+
+    def test_one_of_another_number_of_processes_is_refused(self, model_dir, uninterrupted, tmp_path):
+        folder = tmp_path / "checkpoint-3"
+        shutil.copytree(f"{uninterrupted.args.output_dir}/checkpoint-3", folder)
+        marker = json.loads((folder / MARKER).read_text())
+        (folder / MARKER).write_text(json.dumps({**marker, "world_size": 2}))
+        trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
+
+        with pytest.raises(ValueError, match=r"written by 2 process\(es\) and this run has 1.*--num_processes 2"):
+            trainer.train(resume_from_checkpoint=str(folder))
+
+    def test_a_folder_without_any_is_refused(self, model_dir, tmp_path):
+        trainer = RecordingTrainer(model_dir, config(tmp_path), games=games(GAMES))
+
+        with pytest.raises(ValueError, match="There is no complete checkpoint in"):
+            trainer.train(resume_from_checkpoint=True)
+
+    def test_an_incomplete_one_by_name_is_refused(self, model_dir, uninterrupted, tmp_path):
+        folder = tmp_path / "checkpoint-3"
+        shutil.copytree(f"{uninterrupted.args.output_dir}/checkpoint-3", folder)
+        os.truncate(folder / "optimizer.pt", 100)
+        trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
+
+        with pytest.raises(ValueError, match="Cannot resume from .*: optimizer.pt is cut off"):
+            trainer.train(resume_from_checkpoint=str(folder))
+
+
+class TestSeeds:
+    def test_the_same_seed_gives_the_same_run_and_another_seed_another(self, model_dir, tmp_path):
+        def run(name, seed):
+            trainer = RecordingTrainer(model_dir, config(tmp_path / name, seed=seed), games=games(GAMES))
+            trainer.train()
+            return trainer
+
+        first, again, other = run("first", 1), run("again", 1), run("other", 2)
+
+        assert first.transcripts == again.transcripts
+        assert history(first) == history(again)
+        assert first.transcripts != other.transcripts
+        assert history(first) != history(other)

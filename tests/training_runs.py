@@ -1,0 +1,140 @@
+"""
+Small training runs that tests share; also a script, for runs that are killed or have several ranks.
+
+    python training_runs.py runs.json
+
+plays the runs that `runs.json` lists, one after the other, and writes what happened beside it: `<name>_<rank>.json`, and
+the batches as `<name>_<rank>.pkl`.
+"""
+
+import json
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+
+from toy_games import SumGame
+from transformers import TrainerCallback
+
+from trl_spiral import SpiralConfig, SpiralTrainer
+from trl_spiral.games import get_game
+
+
+TIMING = ("_runtime", "_per_second", "step_time")
+
+
+def config(output_dir, **changes) -> SpiralConfig:
+    """Sixteen rows a batch, used twice: four optimizer steps a cycle."""
+    settings = dict(
+        output_dir=str(output_dir),
+        per_device_train_batch_size=8,
+        per_device_eval_batch_size=8,
+        steps_per_generation=2,
+        num_iterations=2,
+        max_steps=8,
+        max_completion_length=8,  # a legal reply has five tokens
+        learning_rate=1e-3,  # large, so that a few steps move a tiny model
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,  # costs time and saves nothing here
+        disable_tqdm=True,
+        eval_rows=8,
+    )
+    return SpiralConfig(**{**settings, **changes})
+
+
+def games(names):
+    """Games by name, the toy among them."""
+    return [SumGame() if name == "Sum-v0" else get_game(name) for name in names]
+
+
+class RecordingTrainer(SpiralTrainer):
+    """Remembers what was played and trained, batch by batch."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.transcripts = []
+        self.batches = []
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        if self.model.training:
+            self.transcripts.append([transcript(episode) for episode in self.rollout.episodes])
+            self.batches.append((list(self.rollout.batch), list(self.rollout.episodes), dict(self.rollout.metrics)))
+        return output
+
+
+def transcript(episode):
+    """All that happened in an episode, as plain values."""
+    said = [[list(turn.completion_ids) for turn in seat.turns] for seat in episode.trajectories]
+    return [
+        episode.counter,
+        episode.seed,
+        episode.game,
+        [list(move) for move in episode.moves],
+        list(episode.returns),
+        str(episode.ending),
+        episode.discarded_tokens,
+        said,
+    ]
+
+
+def history(trainer):
+    """What a run logged, without what depends on the machine."""
+    return [
+        {name: value for name, value in entry.items() if not name.endswith(TIMING)}
+        for entry in trainer.state.log_history
+    ]
+
+
+class KillAt(TrainerCallback):
+    """Ends the process, without a chance to tidy up, after an optimizer step (before anything is saved)."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class StopAt(TrainerCallback):
+    """Ends a run early, as a user would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step >= self.step
+
+
+def play(run, folder):
+    """Plays one run and writes what happened."""
+    trainer = RecordingTrainer(
+        model=run["model"],
+        args=config(**run["config"]),
+        games=games(run["games"]),
+        callbacks=[KillAt(run["kill_at"])] if run.get("kill_at") else None,
+    )
+    trainer.train(resume_from_checkpoint=run.get("resume"))
+    result = {
+        "history": history(trainer),
+        "transcripts": trainer.transcripts,
+        "estimator": trainer.rollout.estimator.state_dict(),
+    }
+    rank = trainer.accelerator.process_index
+    (folder / f"{run['name']}_{rank}.json").write_text(json.dumps(result))
+    (folder / f"{run['name']}_{rank}.pkl").write_bytes(pickle.dumps(trainer.batches))
+
+
+def main(path):
+    for run in json.loads(Path(path).read_text()):
+        play(run, Path(path).parent)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

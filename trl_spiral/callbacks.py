@@ -1,0 +1,213 @@
+"""Callbacks: grade the policy while it learns, write transcripts, show progress in one line."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers import ProgressCallback, Trainer, TrainerCallback
+
+from trl_spiral import _trl
+from trl_spiral.engines.scoring import reply_logprobs
+from trl_spiral.evaluation.exact import RIVALS, grade_tictactoe
+from trl_spiral.evaluation.matches import play_matches, tally
+from trl_spiral.evaluation.transcripts import write_transcripts
+from trl_spiral.games import get_game
+from trl_spiral.games.tictactoe import minimax_moves, read_board
+from trl_spiral.players import Player, PolicyPlayer, RandomPlayer, ScriptedPlayer
+from trl_spiral.prompts import PromptRenderer
+from trl_spiral.types import Episode, Observation
+
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+
+logger = logging.getLogger(__name__)
+
+
+class TicTacToeCallback(TrainerCallback):
+    """
+    Grades the policy at tic-tac-toe before training, every so often, and after: the table and the curve of a run.
+
+    A policy whose replies are moves and nothing else is graded exactly, over every reachable board. One that reasons
+    first is graded by playing. Nothing here is used for training or for choosing a checkpoint, and nothing in the
+    trainer moves.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            Whose policy is graded.
+        temperatures (`Sequence[float]`, defaults to `(0.25, 1.0)`):
+            At which to grade; the first is the one that the table shows.
+        every (`int`, *optional*):
+            Steps between grades; only before and after training by default.
+        games (`int`, *optional*):
+            Games per rival and seat. `None` grades exactly.
+        seed (`int`, defaults to `0`):
+            Seed of the games.
+
+    Attributes:
+        curve (`list[dict[str, float]]`):
+            One entry per grade: the step and the numbers logged.
+    """
+
+    def __init__(
+        self,
+        trainer: GRPOTrainer,
+        temperatures: Sequence[float] = (0.25, 1.0),
+        every: int | None = None,
+        games: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.trainer = trainer
+        self.temperatures = tuple(temperatures)
+        self.every = every
+        self.games = games
+        self.seed = seed
+        self.curve: list[dict[str, float]] = []
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._grade(state)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.every and state.global_step % self.every == 0 and state.global_step < state.max_steps:
+            self._grade(state)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._grade(state)
+
+    def table(self) -> str:
+        """Markdown: the policy before and after, against each rival, as first and as second seat."""
+        how = "exact, over every reachable board" if self.games is None else f"{self.games} games each"
+        lines = [
+            f"Tic-tac-toe at temperature {self.temperatures[0]:g} ({how}):",
+            "",
+            "| model | against | seat | win | draw | loss | illegal |",
+            "|---|---|---|---:|---:|---:|---:|",
+        ]
+        for when, numbers in (("before", self.curve[0]), ("after", self.curve[-1])):
+            for rival in RIVALS:
+                for seat in (0, 1):
+                    shares = [numbers[f"{rival}/seat{seat}/{field}"] for field in ("win", "draw", "loss", "illegal")]
+                    cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
+                    lines.append(f"| {when} | {rival} | {('first', 'second')[seat]} | {cells} |")
+        return "\n".join(lines)
+
+    def _grade(self, state) -> None:
+        if not state.is_world_process_zero:
+            return
+        numbers: dict[str, float] = {}
+        for prefix, report in zip(("", "train_temperature/"), self._reports(), strict=False):
+            numbers |= {f"{prefix}{name}": value for name, value in report.items()}
+        self.curve.append({"step": state.global_step, **numbers})
+        # `GRPOTrainer.log` would also flush its own metrics, in the middle of their window.
+        Trainer.log(self.trainer, {f"tictactoe/{name}": value for name, value in numbers.items()})
+
+    def _reports(self) -> list[dict[str, float]]:
+        if self.games is not None:
+            return [self._play(temperature) for temperature in self.temperatures]
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+
+        def score(prompts, replies):
+            return reply_logprobs(model, prompts, replies, self.temperatures).T.tolist()
+
+        return [report.metrics() for report in grade_tictactoe(_renderer(self.trainer), score)]
+
+    def _play(self, temperature: float) -> dict[str, float]:
+        game = get_game("TicTacToe-v0")
+        numbers: dict[str, float] = {}
+        with _trl.transformers_engine(self.trainer) as engine:
+            player = evaluation_player(self.trainer, temperature)
+            for name, rival in (("random", RandomPlayer()), ("minimax", minimax_player())):
+                seats = []
+                for seat in (0, 1):
+                    shares = tally(play_matches(game, player, rival, seat, self.games, engine, self.seed), seat)
+                    numbers |= {f"{name}/seat{seat}/{field}": share for field, share in shares.items()}
+                    seats.append(shares)
+                numbers[f"{name}/non_loss"] = sum(shares["win"] + shares["draw"] for shares in seats) / 2
+                numbers[f"{name}/illegal"] = sum(shares["illegal"] for shares in seats) / 2
+        return numbers
+
+
+class TranscriptCallback(TrainerCallback):
+    """
+    Writes readable games of the finished policy into `transcripts/` of the output folder: against itself, and in each
+    seat against a random player.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            Whose policy plays.
+        game (`str`, defaults to `"TicTacToe-v0"`):
+            What is played.
+        games (`int`, defaults to `10`):
+            How many games.
+        temperature (`float`, defaults to `0.25`):
+            At which the policy plays.
+    """
+
+    def __init__(
+        self, trainer: GRPOTrainer, game: str = "TicTacToe-v0", games: int = 10, temperature: float = 0.25
+    ) -> None:
+        self.trainer = trainer
+        self.game = get_game(game)
+        self.games = games
+        self.temperature = temperature
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if not state.is_world_process_zero:
+            return
+        policy, guest = evaluation_player(self.trainer, self.temperature), RandomPlayer()
+        seats = self.game.traits.seats
+        share = self.games // (seats + 1)
+        episodes: list[Episode] = []
+        with _trl.transformers_engine(self.trainer) as engine:
+            episodes += play_matches(self.game, policy, policy, 0, self.games - seats * share, engine)
+            for seat in range(seats):
+                episodes += play_matches(self.game, policy, guest, seat, share, engine)
+        folder = Path(args.output_dir) / "transcripts"
+        write_transcripts(episodes, folder, self.trainer._tokenizer.decode)
+        logger.info("Wrote %d transcripts to %s.", len(episodes), folder)
+
+
+class SelfPlayProgressCallback(ProgressCallback):
+    """A progress bar with one short line per log, in place of transformers' bar, which prints every metric."""
+
+    SHOWN = (
+        ("loss", "loss", "{:.3f}"),
+        ("selfplay/draw_rate", "draws", "{:.0%}"),
+        ("selfplay/illegal_rate", "illegal", "{:.1%}"),
+        ("selfplay/entropy", "entropy", "{:.2f}"),
+        ("tictactoe/random/non_loss", "unbeaten by random", "{:.1%}"),
+        ("tictactoe/minimax/non_loss", "unbeaten by minimax", "{:.1%}"),
+    )
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not state.is_world_process_zero or self.training_bar is None or not logs:
+            return
+        shown = [f"{label} {form.format(float(logs[key]))}" for key, label, form in self.SHOWN if key in logs]
+        if shown:
+            self.training_bar.write(f"step {state.global_step:>4}  " + "  ".join(shown))
+
+
+def evaluation_player(trainer: GRPOTrainer, temperature: float) -> PolicyPlayer:
+    """The trainer's policy as a player at another temperature."""
+    sampling = replace(_trl.sampling_of(trainer), temperature=temperature)
+    return PolicyPlayer(_renderer(trainer), sampling, name="policy")
+
+
+def minimax_player() -> Player:
+    """A perfect tic-tac-toe player that takes any of the best cells. It measures, and is never trained against."""
+
+    def choose(observation: Observation) -> str:
+        return f"[{random.Random(observation.seed).choice(minimax_moves(read_board(observation)))}]"
+
+    return ScriptedPlayer("minimax", choose)
+
+
+def _renderer(trainer: GRPOTrainer) -> PromptRenderer:
+    style = getattr(trainer.args, "prompt_style", "chat")
+    return PromptRenderer(trainer._tokenizer, style, chat_template_kwargs=trainer.args.chat_template_kwargs)
