@@ -196,7 +196,7 @@ class TestPromptRenderer:
     def test_renders_a_prompt_once(self, tokenizer, observation, monkeypatch):
         renderer = PromptRenderer(tokenizer)
         first = renderer.prompt(observation)
-        monkeypatch.setattr(renderer, "_render", None)
+        monkeypatch.setattr(renderer, "_text", None)
 
         assert renderer.prompt(observation) is first
 
@@ -294,3 +294,25 @@ class TestCheckPromptStyle:
     def test_names_the_styles_where_one_is_unknown(self):
         with pytest.raises(ValueError, match="no prompt style 'qwen'.*'qwen3'"):
             check_prompt_style("qwen", "template")
+
+
+class TestUnfinishedThinking:
+    def test_reads_nothing_in_thinking_that_opens_twice(self):
+        assert extract_move("<think>perhaps \\boxed{[1]} <think> or") is None
+
+    def test_reads_nothing_in_thinking_that_opened_long_ago(self):
+        assert extract_move("<think>" + "hm " * 30_000 + "\\boxed{[1]}") is None
+
+    def test_a_prompt_may_have_opened_it(self, tokenizer):
+        thinking, plain = PromptRenderer(tokenizer, "r1"), PromptRenderer(tokenizer, "octothinker")
+
+        assert thinking.move("perhaps \\boxed{[1]}") is None
+        assert thinking.move("perhaps \\boxed{[1]}</think> no, \\boxed{[2]}") == "[2]"
+        assert plain.move("perhaps \\boxed{[1]}") == "[1]"
+
+
+class TestPromptStyleTexts:
+    @pytest.mark.parametrize("style", PROMPT_STYLES)
+    def test_show_the_box_as_it_is_to_be_written(self, style):
+        assert "\\boxed{}" in PROMPT_STYLES[style]
+        assert "{{" not in PROMPT_STYLES[style]

@@ -88,7 +88,9 @@ class TestSpiralTicTacToe:
         printed = capsys.readouterr().out
         transcripts = sorted((tmp_path / "run" / "transcripts").iterdir())
         log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
-        assert all(f"| {when} | {rival} |" in printed for when in ("before", "after") for rival in ("random", "minimax"))
+        assert all(
+            f"| {when} | {rival} |" in printed for when in ("before", "after") for rival in ("random", "minimax")
+        )
         assert len(transcripts) == 10
         assert "Current Board" in transcripts[0].read_text() and "Wrote:" in transcripts[0].read_text()
         assert {"tictactoe/random/non_loss", "tictactoe/minimax/illegal"} <= set(log[0])

@@ -112,3 +112,14 @@ class TestMakeRows:
         (row,) = make_rows(played, ((0.1,), ()), "turn")
 
         assert Row(**row.to_dict()) == row
+
+
+class TestLogprobs:
+    @pytest.mark.parametrize("unit", ["turn", "trajectory"])
+    def test_are_needed_for_every_token(self, unit):
+        turn = Turn("[4]", "", (1,), (2, 3), (), POLICY)
+        trajectories = (Trajectory(0, (turn,)), Trajectory(1, ()))
+        episode = Episode("Toy", 0, ("p", "q"), trajectories, (1.0, -1.0), Ending.FINISHED, order=(0,))
+
+        with pytest.raises(ValueError, match="2 tokens and 0 log-probabilities"):
+            make_rows(episode, ((0.1,), ()), unit)

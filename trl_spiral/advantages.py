@@ -336,7 +336,10 @@ class PositionValues:
                 advantage = self.discount * following - value + self.discount * self.trace * ahead
             else:
                 advantage = result.returns[seat] - value
-            targets[key].append(value + advantage)
+            # What an illegal move costs is no measure of the position: with it, a position at which the policy often
+            # errs would come to expect the offence, and punish it less.
+            if not (result.ending.is_forfeit and seat == result.offender and seat not in later):
+                targets[key].append(value + advantage)
             backwards[seat].append(advantage)
             later[seat] = value, advantage
             if shared:

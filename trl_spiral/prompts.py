@@ -27,7 +27,7 @@ _ASKED = f"{GOAL}\nObservation: {{observation}}\n{INSTRUCTION}"
 _DIALOGUE = (
     "A conversation between User and Assistant. The User presents the observation of a zero-sum game, and the "
     "Assistant makes a valid action in order to win. The Assistant first thinks about the reasoning process in the "
-    "mind and then provides the User with the action. {extra}User: You must put your answer inside \\boxed{{}}.\n"
+    "mind and then provides the User with the action. {extra}User: You must put your answer inside \\boxed{}.\n"
     "Observation: {observation}\nAssistant:"
 )
 
@@ -55,15 +55,14 @@ def extract_move(reply: str) -> str | None:
 
     Args:
         reply (`str`):
-            The whole reply. Only its last 65,536 characters are looked at.
+            The whole reply. Only the last 65,536 characters before unfinished thinking are looked at.
 
     Returns:
         `str` or `None`: The move, stripped, at most 512 characters; `None` if there is none.
     """
-    text = reply[-_MAX_REPLY:]
-    opened = text.rfind("<think>")
-    if opened > text.rfind("</think>"):
-        text = text[:opened]
+    unfinished = reply.find("<think>", reply.rfind("</think>") + 1)
+    text = reply[:unfinished] if unfinished >= 0 else reply
+    text = text[-_MAX_REPLY:]
     start = text.rfind("\\boxed{")
     if start < 0:
         move = text.rsplit("</think>", 1)[-1].strip()
@@ -130,12 +129,13 @@ class PromptRenderer:
             self._template_kwargs["chat_template"] = chat_template
         self._cache: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._joint: tuple[str, str] | None = None
+        self._thinks: bool | None = None
 
     def prompt(self, observation: Observation) -> tuple[int, ...]:
         """Token ids of the whole observation, ready for the reply."""
         key = tuple(message["content"] for message in observation.messages)
         if (ids := self._cache.get(key)) is None:
-            ids = self._remember(key, self._render(observation.messages))
+            ids = self._remember(key, self._encode(self._text(observation.messages)))
         return ids
 
     def continuation(self, observation: Observation) -> tuple[int, ...]:
@@ -155,6 +155,13 @@ class PromptRenderer:
             joint = self._remember(key, self._encode(before + observation.update + after))
         return last.prompt_ids + last.completion_ids + joint
 
+    def move(self, text: str) -> str | None:
+        """The move in a reply, which goes on with the thinking that the prompt may have opened."""
+        if self._thinks is None:
+            rendered = self._text([{"role": "user", "content": "Question."}])
+            self._thinks = rendered.rstrip().endswith("<think>")
+        return extract_move(f"<think>{text}" if self._thinks else text)
+
     def reply(self, text: str) -> tuple[int, ...]:
         """Token ids of a reply, end-of-turn token included, as a model would write it."""
         return self._encode(text + self.tokenizer.eos_token)
@@ -164,12 +171,12 @@ class PromptRenderer:
         decoded: str = self.tokenizer.decode(list(completion_ids), skip_special_tokens=True)
         return decoded
 
-    def _render(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    def _text(self, messages: Sequence[Mapping[str, str]]) -> str:
         if self.style == "chat":
             *earlier, last = messages
-            return self._encode(self._apply([*earlier, {**last, "content": f"{last['content']}\n\n{INSTRUCTION}"}]))
+            return self._apply([*earlier, {**last, "content": f"{last['content']}\n\n{INSTRUCTION}"}])
         observation = "\n\n".join(message["content"] for message in messages)
-        return self._encode(PROMPT_STYLES[self.style].replace("{observation}", observation))
+        return PROMPT_STYLES[self.style].replace("{observation}", observation)
 
     def _apply(self, messages: list[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         rendered: str = self.tokenizer.apply_chat_template(

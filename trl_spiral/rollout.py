@@ -119,16 +119,8 @@ def referee(start: Start) -> Playing:
     order: list[int] = []
     ending, offender = None, None
     while (seat := match.to_move) is not None:
-        seen = match.observe(seat)
-        # Spelled out: `dataclasses.replace` would cost more than all else that is done here.
-        observation = Observation(
-            game=seen.game,
-            seat=seen.seat,
-            messages=seen.messages,
-            update=seen.update,
-            legal_actions=seen.legal_actions,
-            seed=derive_seed(start.play_seed, len(order)),
-            turns=tuple(turns[seat]),
+        observation = replace(
+            match.observe(seat), seed=derive_seed(start.play_seed, len(order)), turns=tuple(turns[seat])
         )
         turn = yield Ask(start.players[seat], observation)
         turns[seat].append(turn)

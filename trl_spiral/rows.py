@@ -116,6 +116,11 @@ def _row(episode: Episode, seat: int, turns: Sequence[Turn], advantages: Sequenc
                 f"Turns of seat {seat} in {episode.game} do not carry on from one another, so they cannot share a row. "
                 'Use `sample_unit="turn"`, or a policy player with `conversation=True`.'
             )
+        if len(turn.logprobs) != len(turn.completion_ids) or not turn.completion_ids:
+            raise ValueError(
+                f"A turn of seat {seat} in {episode.game} has {len(turn.completion_ids)} tokens and "
+                f"{len(turn.logprobs)} log-probabilities. To be trained on, it needs one for each, and at least one token."
+            )
         written += [*read, *turn.completion_ids]
         mask += [0] * len(read) + [1] * len(turn.completion_ids)
         logprobs += [0.0] * len(read) + list(turn.logprobs)

@@ -371,7 +371,8 @@ def load_tokenizer(model: str | PreTrainedModel, args: SpiralConfig) -> PreTrain
             trust_remote_code=args.trust_remote_code,
         )
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        # Some of these messages go on for a page: their first line, as a sentence.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.") + "."
         where = "has no readable tokenizer" if os.path.isdir(name) else "is neither a folder nor a model on the Hub"
         raise ValueError(f"The model {name!r} {where}: {reason}") from error
 

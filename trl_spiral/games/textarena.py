@@ -15,7 +15,6 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from trl_spiral.games.base import Game, Match, Traits
@@ -82,15 +81,11 @@ class TextArenaGame(Game):
         move = action.strip()
         if move.startswith("[") and move.endswith("]"):
             move = move[1:-1].strip()
-        match = self._pattern.fullmatch(move)
+        # ASCII only: TextArena's `\d` and `int()` would also take other scripts' digits.
+        match = re.fullmatch(self.move, move, re.ASCII | re.IGNORECASE)
         if match is None:
             return None
         return self.form.format(*(part.lower() for part in match.groups() or (match.group(),)))
-
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        # ASCII only: TextArena's `\d` and `int()` would also take other scripts' digits.
-        return re.compile(self.move, re.ASCII | re.IGNORECASE)
 
     @property
     def atoms(self) -> str:

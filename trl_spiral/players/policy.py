@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trl_spiral.prompts import PromptRenderer, extract_move
+from trl_spiral.prompts import PromptRenderer
 from trl_spiral.types import POLICY, Observation, Reply, Request, Sampling, Turn
 
 
@@ -47,7 +47,7 @@ class PolicyPlayer:
         text = self.renderer.text(reply.completion_ids)
         truncated, lost = reply.finish_reason == "length", reply.finish_reason == "lost"
         return Turn(
-            action=None if truncated or lost else extract_move(text),
+            action=None if truncated or lost else self.renderer.move(text),
             text=text,
             prompt_ids=request.prompt_ids,
             completion_ids=reply.completion_ids,

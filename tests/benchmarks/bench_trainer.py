@@ -1,0 +1,135 @@
+"""
+What `SpiralTrainer` itself costs a step, beside a plain `GRPOTrainer` on rows of the same shape.
+
+Both train the same tiny model on the same rows, played beforehand: games and generation are left out on both sides. The
+two run in turn, several times, and the medians of their step times are compared pair by pair.
+
+    python tests/benchmarks/bench_trainer.py
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+from transformers import TrainerCallback
+from transformers.utils import logging as transformers_logging
+from trl import GRPOConfig, GRPOTrainer
+
+from trl_spiral import SelfPlayRollout, SpiralConfig, SpiralTrainer
+from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
+
+
+class StepTimes(TrainerCallback):
+    """Seconds from one step's end to the next: generation batches, forward, backward and optimizer."""
+
+    def __init__(self):
+        self.ends = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.ends.append(time.perf_counter())
+
+    def cycles(self, steps):
+        """Mean step time of each generation cycle after the first, which warms up."""
+        ends = self.ends[steps - 1 :: steps]
+        return [(b - a) / steps for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def config(cls, folder, rows, steps, **extra):
+    return cls(
+        folder,
+        per_device_train_batch_size=rows,
+        steps_per_generation=4,
+        num_iterations=1,
+        max_steps=4 * steps,
+        max_completion_length=4,
+        learning_rate=1e-4,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        **extra,
+    )
+
+
+def spiral(model, folder, rows, steps, batch):
+    trainer = SpiralTrainer(model, config(SpiralConfig, folder, rows, steps))
+
+    def collect(needed, *args, **kwargs):
+        trainer.rollout.batch = batch[:needed]
+        return trainer.rollout.batch
+
+    trainer.rollout.collect = collect
+    return trainer
+
+
+def plain(model, folder, rows, steps, batch):
+    def replay(prompts, trainer):
+        taken = batch[: len(prompts)]
+        return {
+            "prompt_ids": [row.prompt_ids for row in taken],
+            "completion_ids": [row.completion_ids for row in taken],
+            "logprobs": [row.logprobs for row in taken],
+            "env_mask": [row.mask for row in taken],
+            "gain": [row.reward for row in taken],
+        }
+
+    return GRPOTrainer(
+        model,
+        reward_funcs=lambda gain, **kwargs: gain,
+        args=config(GRPOConfig, folder, rows, steps, num_generations=4 * rows),
+        train_dataset=SelfPlayRollout("TicTacToe-v0").dataset(4 * rows),
+        rollout_func=replay,
+    )
+
+
+def rows_of(model, folder, rows):
+    """Real rows, from one batch of real games."""
+    trainer = SpiralTrainer(model, config(SpiralConfig, folder, rows, 1, opening_moves=7))
+    trainer.train()
+    return trainer.rollout.batch
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=256, help="Rows a step.")
+    parser.add_argument("--cycles", type=int, default=8, help="Generation cycles of four steps a run.")
+    parser.add_argument("--repeats", type=int, default=5, help="Runs of each trainer, in turn.")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers_logging.set_verbosity_error()
+    model = make_tiny_player(TinyPlayerRecipe(steps=60))
+    with tempfile.TemporaryDirectory() as folder:
+        batch = rows_of(model, folder, args.rows)
+        ratios = []
+        print(f"{args.rows} rows a step, {args.cycles} cycles of 4 steps; milliseconds a step")
+        for repeat in range(args.repeats):
+            medians = {}
+            # The order changes from repeat to repeat, so that a machine that slows down favours neither.
+            for make in (spiral, plain) if repeat % 2 else (plain, spiral):
+                trainer, times = make(model, folder, args.rows, args.cycles, batch), StepTimes()
+                trainer.add_callback(times)
+                trainer.train()
+                medians[make.__name__] = statistics.median(times.cycles(4))
+            ratios.append(medians["spiral"] / medians["plain"])
+            print(
+                f"  SpiralTrainer {1e3 * medians['spiral']:7.2f}   GRPOTrainer {1e3 * medians['plain']:7.2f}"
+                f"   ratio {ratios[-1]:.3f}"
+            )
+        print(f"ratio: median {statistics.median(ratios):.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()

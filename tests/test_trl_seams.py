@@ -1,0 +1,121 @@
+"""
+What we take from TRL and transformers beyond their documented interfaces, compared with what is installed.
+
+Should one of these fail after an update, `trl_spiral/_trl.py` is the file to read.
+"""
+
+import inspect
+import re
+
+import pytest
+import transformers
+import trl
+from accelerate.utils import gather_object
+from training_runs import RecordingTrainer, config, games
+from trl import GRPOTrainer
+from trl.models.utils import unwrap_model_for_generation
+
+from trl_spiral import SpiralTrainer, _trl
+
+
+GRPO = inspect.getsource(GRPOTrainer)
+TRAINER = inspect.getsource(transformers.Trainer)
+
+
+@pytest.fixture(scope="module")
+def trainer(model_dir, tmp_path_factory):
+    trainer = RecordingTrainer(
+        model_dir, config(tmp_path_factory.mktemp("seams"), max_steps=1, logging_steps=2), games=games(["Sum-v0"])
+    )
+    trainer.train()
+    return trainer
+
+
+class TestAttributes:
+    @pytest.mark.parametrize("name", _trl.TRL_ATTRIBUTES)
+    def test_of_trl_are_set_and_used_by_it(self, name, trainer):
+        assert re.search(rf"self\.{name}\b.* = ", GRPO) or re.search(rf"self\.{name} = ", TRAINER)
+        assert len(re.findall(rf"self\.{name}\b", GRPO)) >= 2
+        assert name in vars(trainer)
+
+    @pytest.mark.parametrize("name", _trl.TRAINER_ATTRIBUTES)
+    def test_of_transformers_are_set_by_its_training_loop(self, name, trainer):
+        assert re.search(rf"self\.{name} [+]?= ", TRAINER)
+        assert name in vars(trainer)
+
+    def test_are_all_that_the_seam_touches(self):
+        # Private attributes of a trainer, wherever the package names one.
+        private = set(re.findall(r"\btrainer\.(_\w+)", inspect.getsource(_trl)))
+
+        assert private <= {*_trl.TRL_ATTRIBUTES, *_trl.TRAINER_ATTRIBUTES}
+
+    def test_hold_what_is_saved_of_them(self, trainer):
+        assert trainer._step == 1
+        assert len(trainer._buffered_inputs) == trainer.args.steps_per_generation
+        assert set(trainer._metrics) == {"train", "eval"}
+        assert {"prompt", "completion", "rewards", "advantages", "extra"} <= set(trainer._logs)
+        # All rows of one batch fit in the table, or replacing its newest entries would miss some.
+        assert trainer._logs["prompt"].maxlen == trainer.args.generation_batch_size
+
+
+class TestOverriddenMethods:
+    @pytest.mark.parametrize("name", _trl.OVERRIDDEN)
+    def test_have_the_parameters_that_we_expect(self, name):
+        assert tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters) == _trl.OVERRIDDEN[name]
+        assert getattr(SpiralTrainer, name) is not getattr(GRPOTrainer, name)
+
+    def test_are_all_listed(self):
+        public = {"__init__", "train", "evaluate", "training_step"}  # documented methods, of documented parameters
+        ours = {
+            name
+            for name, value in vars(SpiralTrainer).items()
+            if inspect.isfunction(value) and hasattr(GRPOTrainer, name)
+        }
+
+        assert ours - public == set(_trl.OVERRIDDEN)
+
+    def test_save_random_state_before_the_push_and_the_rotation(self):
+        source = inspect.getsource(transformers.Trainer._save_checkpoint)
+        order = [
+            source.index(call)
+            for call in (
+                "self.save_model(",
+                "self._save_optimizer_and_scheduler(",
+                "self._save_rng_state(",
+                "self.state.save_to_json(",
+                "self._push_from_checkpoint(",
+                "rotate_checkpoints(",
+            )
+        ]
+
+        assert order == sorted(order)
+
+    def test_divide_the_loss_as_we_do(self):
+        source = inspect.getsource(transformers.Trainer._finalize_training)
+        assert "self._total_loss_scalar / max(num_steps_trained, 0.001)" in source
+        assert 'metrics["train_loss"] = train_loss' in source
+
+
+class TestRollouts:
+    def test_rollout_func_is_called_and_read_as_we_expect(self):
+        source = inspect.getsource(GRPOTrainer._generate)
+
+        assert "self.rollout_func(prompts, self)" in source
+        assert 'extra_fields.pop("env_mask", None)' in source
+        assert 'required_keys = {"prompt_ids", "completion_ids", "logprobs"}' in source
+
+    def test_old_logprobs_and_advantages_are_read_as_we_replace_them(self):
+        source = inspect.getsource(GRPOTrainer._compute_loss)
+
+        assert 'inputs.get("old_per_token_logps")' in source
+        assert "if advantages.dim() == 1:" in source
+        assert 'completion_mask * inputs["tool_mask"]' in source
+
+    def test_unwrapping_takes_what_we_pass(self):
+        assert {"gather_deepspeed3_params", "generation_kwargs", "gradient_checkpointing_kwargs"} <= set(
+            inspect.signature(unwrap_model_for_generation).parameters
+        )
+        assert list(inspect.signature(gather_object).parameters) == ["object"]
+
+    def test_the_version_is_one_that_we_know(self):
+        assert trl.__version__.startswith("1.16.")
