@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers.trainer
 from training_runs import KillAt, RecordingTrainer, StopAt, config, games, history
+from transformers import TrainerState
 
 from trl_spiral import spiral_trainer
 from trl_spiral.state import MARKER, newest_complete_checkpoint
@@ -170,8 +172,6 @@ class TestKilledWhileWriting:
 
             spiral_trainer.write_marker = write_and_die
         elif point == "inside trainer_state.json":
-            from transformers import TrainerState
-
             save = TrainerState.save_to_json
 
             def save_half(self, path):
@@ -180,6 +180,8 @@ class TestKilledWhileWriting:
                 die()
 
             TrainerState.save_to_json = save_half
+        elif point == "in the rotation":
+            transformers.trainer.rotate_checkpoints = die
 
     @pytest.mark.parametrize(
         ("point", "reason"),
@@ -216,6 +218,32 @@ class TestKilledWhileWriting:
         # The folder that was cut off has been written anew, whole.
         assert newest_complete_checkpoint(folder) == str(folder / "checkpoint-6")
 
+    def test_a_checkpoint_that_only_had_older_ones_to_rotate_is_whole(self, model_dir, tmp_path):
+        # TRL writes the state of its entropy controller after the rotation, so it must be in ours.
+        settings = dict(
+            max_steps=8,
+            save_strategy="steps",
+            save_steps=3,
+            use_adaptive_entropy=True,
+            entropy_target=10.0,  # never reached: the coefficient moves at every step
+            entropy_coef_delta=0.05,
+        )
+
+        def run(folder, resume=None):
+            trainer = RecordingTrainer(model_dir, config(folder, **settings), games=games(GAMES))
+            trainer.train(resume_from_checkpoint=resume)
+            return history(trainer)
+
+        def work():
+            self.patch("in the rotation")
+            run(tmp_path / "killed")
+
+        whole = run(tmp_path / "whole")
+        assert forked(work) == signal.SIGKILL
+        assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-3")
+        assert len({entry["entropy_coef"] for entry in whole if "loss" in entry}) == 8
+        assert run(tmp_path / "killed", resume=True) == whole
+
     @pytest.mark.parametrize("point", ["after the weights", "after the marker"])
     def test_a_checkpoint_that_is_being_overwritten_is_not_taken_for_the_old_one(
         self, point, model_dir, uninterrupted, tmp_path
@@ -237,6 +265,23 @@ class TestKilledWhileWriting:
         assert before == str(folder / "checkpoint-6")
         assert died_of == signal.SIGKILL
         assert newest_complete_checkpoint(folder) == str(folder / "checkpoint-3")
+
+
+class TestAdapters:
+    def test_resume_as_whole_models_do(self, model_dir, tmp_path):
+        peft = pytest.importorskip("peft")
+        settings = dict(
+            max_steps=8, save_strategy="steps", save_steps=3, learning_rate=0.02, advantage_estimator="none"
+        )
+
+        def run(folder, resume=None):
+            adapter = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+            trainer = RecordingTrainer(model_dir, config(folder, **settings), games=games(GAMES), peft_config=adapter)
+            trainer.train(resume_from_checkpoint=resume)
+            return history(trainer)
+
+        whole = run(tmp_path / "whole")
+        assert run(tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-6")) == whole
 
 
 class TestCheckpoints:

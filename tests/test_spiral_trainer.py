@@ -419,6 +419,7 @@ class TestOptions:
             names=["Sum-v0"],
             advantage_estimator="none",
             filter_zero_advantages=True,
+            max_steps=20,
             trainer_class=RecordingTrainer,
         )
 

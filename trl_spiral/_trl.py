@@ -30,6 +30,8 @@ TRL_ATTRIBUTES = (
     "generation_config",
     "generation_kwargs",
     "_tokenizer",
+    "entropy_coef",
+    "_last_world_entropy",
 )
 """Attributes of `GRPOTrainer` that are read or restored."""
 
@@ -39,6 +41,12 @@ TRAINER_ATTRIBUTES = ("_tr_loss", "_globalstep_last_logged", "_total_loss_scalar
 OVERRIDDEN = {
     "_generate_and_score_completions": ("self", "inputs"),
     "_save_checkpoint": ("self", "model", "trial"),
+    "_get_per_token_logps_and_entropies": (
+        *("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
+        *("compute_entropy", "compute_aux_loss", "pixel_values", "image_grid_thw", "num_images"),
+        *("pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes", "token_type_ids"),
+        *("mm_token_type_ids", "image_position_ids"),
+    ),
     "_save_rng_state": ("self", "output_dir"),
     "_load_rng_state": ("self", "checkpoint"),
     "log": ("self", "logs", "start_time"),
@@ -100,6 +108,8 @@ def cycle_state(trainer: GRPOTrainer) -> dict[str, Any]:
         "loss": trainer._tr_loss.item(),
         "last_logged": trainer._globalstep_last_logged,
         "total_loss": trainer._total_loss_scalar,
+        # TRL writes these after the checkpoint is whole, and takes a file that is missing for a new start.
+        "entropy": [trainer.entropy_coef, trainer._last_world_entropy],
     }
 
 
@@ -126,6 +136,7 @@ def restore_cycle(trainer: GRPOTrainer, state: dict[str, Any]) -> None:
     trainer._tr_loss.fill_(state["loss"])
     trainer._globalstep_last_logged = state["last_logged"]
     trainer._total_loss_scalar = state["total_loss"]
+    trainer.entropy_coef, trainer._last_world_entropy = state["entropy"]
 
 
 def replace_log(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:

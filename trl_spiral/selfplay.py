@@ -241,11 +241,12 @@ class SelfPlayRollout:
         Returns:
             `list[Row]`: Exactly `needed` rows.
         """
-        state = RolloutState(rows_seen=self.state.rows_seen, episodes_seen=self.state.episodes_seen)
+        state = RolloutState(recent_rows=self.state.recent_rows, recent_episodes=self.state.recent_episodes)
         if not evaluation:
             state = self.state
         if self.priming_games and not evaluation and state.episodes == 0:
             self._prime(player, seed, rank, world_size)
+        state.recent_rows, state.recent_episodes = state.recent_rows / 2, state.recent_episodes / 2
         queue = list(state.kept)
         carried = len(queue)
         spare: list[Row] = []
@@ -261,8 +262,8 @@ class SelfPlayRollout:
             )
             for episode in wave:
                 rows = make_rows(episode, advantages[episode.counter], self.sample_unit)
-                state.rows_seen += len(rows)
-                state.episodes_seen += 1
+                state.recent_rows += len(rows)
+                state.recent_episodes += 1
                 for row in rows:
                     (spare if self.filter_zero_advantages and row.advantage == 0.0 else queue).append(row)
             results += told
@@ -298,8 +299,8 @@ class SelfPlayRollout:
             # How many games fill the batch is guessed from earlier batches, never from which games of this one end
             # first: those are the short ones. A few more than needed are started, since their rows are not lost and a
             # second round of a handful of games would leave the engine nearly idle.
-            known = self.state.episodes_seen
-            history = self.state.rows_seen / known if known else None
+            known = self.state.recent_episodes
+            history = self.state.recent_rows / known if known else None
             started, target = 0, missing * _MARGIN / (history or 8)
             while True:
                 if started < target or started % self.games_per_start:

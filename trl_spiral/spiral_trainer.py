@@ -32,7 +32,6 @@ from trl_spiral.games import Game
 from trl_spiral.opponents import Matchmaker, mirror
 from trl_spiral.prompts import check_prompt_style
 from trl_spiral.rollout import Forfeit
-from trl_spiral.rows import Row
 from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.state import (
@@ -146,6 +145,7 @@ class SpiralTrainer(GRPOTrainer):
         self.rollout.estimator = estimator or make_estimator(args, self.rollout.games)
         self.rollout.advantages_are_replaced = True
         self.results_table: str | None = None
+        self._old_logps_due = False
 
         def selfplay_return(**kwargs):
             return self.rollout.reward_func(**kwargs)
@@ -175,7 +175,10 @@ class SpiralTrainer(GRPOTrainer):
 
     # ---- batches ----
     def _generate_and_score_completions(self, inputs):
+        # What TRL asks for first, where it asks at all, are the log-probabilities of the batch under the old policy.
+        self._old_logps_due = self._needs_old_logps()
         output = super()._generate_and_score_completions(inputs)
+        self._old_logps_due = False
         rows = self.rollout.batch
         if len(rows) != len(output["advantages"]):
             raise RuntimeError(
@@ -186,29 +189,30 @@ class SpiralTrainer(GRPOTrainer):
             output["advantages"] = self._padded([row.advantages for row in rows], width)
         else:
             output["advantages"] = torch.tensor([row.advantage for row in rows], device=self.accelerator.device)
-        self._use_sampled_logps(output, rows, width)
-        tokenizer = self._tokenizer
-        prompts = [[{"role": "user", "content": tokenizer.decode(row.prompt_ids)}] for row in rows]
-        _trl.replace_log(self, "prompt", gather_object(prompts))
-        _trl.replace_log(self, "advantages", gather_object([row.advantage for row in rows]))
+        if self.model.training and any(row.version != self.state.global_step for row in rows):
+            # TRL takes the first ratio for one where it can, which is wrong for rows that waited for this batch.
+            output["old_per_token_logps"] = self._padded([row.logprobs for row in rows], width)
+        if self.log_completions:
+            tokenizer = self._tokenizer
+            prompts = [[{"role": "user", "content": tokenizer.decode(row.prompt_ids)}] for row in rows]
+            _trl.replace_log(self, "prompt", gather_object(prompts))
+            _trl.replace_log(self, "advantages", gather_object([row.advantage for row in rows]))
         return output
 
-    def _use_sampled_logps(self, output, rows: Sequence[Row], width: int):
-        """
-        Gives rows that waited for this batch the log-probabilities under the weights that wrote them.
+    def _needs_old_logps(self) -> bool:
+        """Whether TRL would run the model over the batch for its old log-probabilities (as in TRL 1.16)."""
+        cycle = self.args.steps_per_generation * self.num_iterations
+        return self.args.gradient_accumulation_steps % cycle != 0
 
-        TRL computes old log-probabilities under the current weights, or takes the ratio for one where it can; both are
-        wrong for a row that was sampled before the last update.
-        """
-        waited = [row.version != self.state.global_step for row in rows]
-        if not self.model.training or not any(waited):
-            return
-        sampled = self._padded([row.logprobs for row in rows], width)
-        if "old_per_token_logps" in output:
-            old = output["old_per_token_logps"]
-            output["old_per_token_logps"] = torch.where(torch.tensor(waited, device=old.device)[:, None], sampled, old)
-        else:
-            output["old_per_token_logps"] = sampled
+    def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, logits_to_keep, *args, **kwargs):
+        if self._old_logps_due and not torch.is_grad_enabled():
+            # The engine wrote them down while it sampled: the same numbers, a forward pass cheaper, and right for rows
+            # that an earlier policy wrote.
+            self._old_logps_due = False
+            return self._padded([row.logprobs for row in self.rollout.batch], logits_to_keep), None, None
+        return super()._get_per_token_logps_and_entropies(
+            model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
+        )
 
     def _padded(self, values: list[list[float]], width: int) -> torch.Tensor:
         """Shape (rows, width), zeros on the right."""

@@ -38,16 +38,16 @@ class RolloutState:
             Episodes this rank has started in training.
         kept (`list[Row]`):
             Rows that were sampled for an earlier batch and wait for the next.
-        rows_seen, episodes_seen (`int`):
-            Rows and episodes so far, for guessing how many games fill a batch.
+        recent_rows, recent_episodes (`float`):
+            Rows and episodes of late, each batch counting half as much as the next: how many games fill a batch.
         estimator (`dict`):
             State of the advantage estimator, equal on all ranks.
     """
 
     episodes: int = 0
     kept: list[Row] = field(default_factory=list)
-    rows_seen: int = 0
-    episodes_seen: int = 0
+    recent_rows: float = 0.0
+    recent_episodes: float = 0.0
     estimator: dict[str, Any] = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,8 +55,8 @@ class RolloutState:
         return {
             "episodes": self.episodes,
             "kept": [row.to_dict() for row in self.kept],
-            "rows_seen": self.rows_seen,
-            "episodes_seen": self.episodes_seen,
+            "recent_rows": self.recent_rows,
+            "recent_episodes": self.recent_episodes,
             "estimator": self.estimator,
         }
 
