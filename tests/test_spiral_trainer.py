@@ -400,10 +400,19 @@ class TestEvaluation:
 
     def test_plays_the_same_games_every_time(self, model_dir, tmp_path):
         trainer = RecordingTrainer(model_dir, config(tmp_path, eval_rows=16), games=games(MIXED))
+        collect, played = trainer.rollout.collect, []
+
+        def spy(*args, **kwargs):
+            rows = collect(*args, **kwargs)
+            played.extend(map(transcript, trainer.rollout.episodes))
+            return rows
+
+        trainer.rollout.collect = spy
 
         def evaluate():
+            played.clear()
             metrics = trainer.evaluate()
-            return [transcript(episode) for episode in trainer.rollout.episodes], metrics["eval_reward"]
+            return list(played), metrics["eval_reward"]
 
         first, again = evaluate(), evaluate()
         assert first == again
@@ -678,13 +687,15 @@ class TestLoRA:
         for name, value in trainer.model.named_parameters():
             assert torch.equal(value, before[name]) != ("lora_" in name), name
         # The second batch was sampled from base and adapter together, not from the base alone.
-        (_, _, _, _), (step, rows, old, _) = trainer.old
+        (_, _, _, _), (step, rows, _, _) = trainer.old
         assert step == 4
         gaps = []
-        for row, in_loss in zip(rows, old, strict=True):
-            sampled = torch.tensor(row.logprobs)
-            torch.testing.assert_close(in_loss[: len(sampled)], sampled, atol=2e-5, rtol=0)
+        for in_loss, direct, sampled, is_fresh, _ in trainer.scored:
+            assert is_fresh
+            torch.testing.assert_close(in_loss, sampled, atol=2e-5, rtol=0)
+            torch.testing.assert_close(in_loss, direct, atol=2e-5, rtol=0)
+        for row in rows:
             with trainer.model.disable_adapter():
                 base = direct_logprobs(trainer.model, row.prompt_ids, row.completion_ids, 1.0)
-            gaps.append((base - sampled).abs().max())
+            gaps.append((base - torch.tensor(row.logprobs)).abs().max())
         assert max(gaps) > 1e-2

@@ -257,9 +257,8 @@ class SelfPlayRollout:
             seats = [learning_seats(episode, self.winner_learns_from_forfeit) for episode in wave]
             # Sorted by counter, so that every rank's estimator is told the same in the same order.
             told = sorted(gather_object(list(map(summarize, wave, seats))), key=lambda result: result.counter)
-            advantages = dict(
-                zip((result.counter for result in told), self.estimator(told, update=not evaluation), strict=True)
-            )
+            scored = self.estimator(told, update=False)
+            advantages = {result.counter: numbers for result, numbers in zip(told, scored, strict=True)}
             for episode in wave:
                 rows = make_rows(episode, advantages[episode.counter], self.sample_unit)
                 state.recent_rows += len(rows)
@@ -272,13 +271,16 @@ class SelfPlayRollout:
             if max(gather_object([needed - len(queue)])) <= 0:
                 break
         else:
-            queue = self._fill_up(queue, spare, needed, results)
+            queue, spare = self._fill_up(queue, spare, needed, results)
         batch, rest = queue[:needed], queue[needed:]
+        keeps = self.keep_surplus and not evaluation
         if not evaluation:
-            state.kept = rest if self.keep_surplus else []
+            # Once per batch, however many waves it took.
+            self.estimator(sorted(results, key=lambda result: result.counter))
+            state.kept = rest if keeps else []
             state.estimator = self.estimator.state_dict()
         self.batch = batch
-        self.metrics = self._measure(results, len(spare), carried, rest, evaluation)
+        self.metrics = self._measure(results) | self._account(queue, carried, rest, keeps, len(spare))
         return batch
 
     def _play_wave(
@@ -370,8 +372,10 @@ class SelfPlayRollout:
 
         return until_decided(start, self.max_draw_retries)
 
-    def _fill_up(self, queue: list[Row], spare: list[Row], needed: int, results: list[Result]) -> list[Row]:
-        """What to do when many waves have not filled the batch; the same on every rank."""
+    def _fill_up(
+        self, queue: list[Row], spare: list[Row], needed: int, results: list[Result]
+    ) -> tuple[list[Row], list[Row]]:
+        """What to do when many waves have not filled the batch; the same on every rank. What to train on, and the rest."""
         if min(gather_object([len(queue) + len(spare) - needed])) < 0:
             endings = dict(Counter(str(result.ending) for result in results))
             detail = next((episode.detail for episode in self.episodes if episode.ending.is_broken), "")
@@ -382,23 +386,32 @@ class SelfPlayRollout:
             "Hardly any turn has an advantage any more: the batch is filled up with turns of zero advantage. If this "
             "goes on, the policy has settled; more `opening_moves` or other opponents would give it something to learn."
         )
-        return queue + spare[: max(0, needed - len(queue))]
+        short = max(0, needed - len(queue))
+        return queue + spare[:short], spare[short:]
 
     # ---- what is logged ----
-    def _measure(
-        self, results: Sequence[Result], filtered: int, carried: int, rest: Sequence[Row], evaluation: bool
+    def _account(
+        self, queue: Sequence[Row], carried: int, rest: Sequence[Row], keeps: bool, filtered: int
     ) -> dict[str, float]:
-        """Metrics of a batch, over all ranks' games; rows are counted on this rank, and TRL averages them."""
-        games = len(results)
-        unused = sum(row.policy_tokens for row in rest) if evaluation or not self.keep_surplus else 0
-        metrics = {
-            "selfplay/games": float(games),
-            "selfplay/filtered_turns": float(filtered),
+        """What became of everything that the policy wrote on this rank; TRL averages over ranks."""
+        sampled = sum(episode.policy_tokens + episode.discarded_tokens for episode in self.episodes)
+        unused = sampled - sum(row.policy_tokens for row in queue[carried:])
+        if not keeps:
+            unused += sum(row.policy_tokens for row in rest)
+        return {
             "selfplay/carried_rows": float(carried),
-            "selfplay/kept_rows": float(len(rest) if self.keep_surplus and not evaluation else 0),
-            "selfplay/unused_rows": float(0 if self.keep_surplus and not evaluation else len(rest)),
+            "selfplay/kept_rows": float(len(rest) if keeps else 0),
+            "selfplay/unused_rows": float(0 if keeps else len(rest)),
+            "selfplay/filtered_turns": float(filtered),
+            # Filtered turns, drawn attempts, turns of seats that do not learn, broken games, and rows dropped.
             "selfplay/unused_tokens": float(unused),
+            "selfplay/unused_share": unused / sampled if sampled else 0.0,
         }
+
+    def _measure(self, results: Sequence[Result]) -> dict[str, float]:
+        """What happened in a batch of games, over all ranks."""
+        games = len(results)
+        metrics = {"selfplay/games": float(games)}
         metrics |= {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
         if not games:
             return metrics

@@ -224,10 +224,10 @@ class SpiralTrainer(GRPOTrainer):
     def evaluate(self, *args, **kwargs):
         """Plays the same games of self-play every time, and moves no baseline, counter or random generator."""
         self.rollout.start_evaluation()
-        batch = self.rollout.batch
+        batch, episodes = self.rollout.batch, self.rollout.episodes
         with _preserved_random_state():
             metrics = super().evaluate(*args, **kwargs)
-        self.rollout.batch = batch
+        self.rollout.batch, self.rollout.episodes = batch, episodes
         return metrics
 
     # ---- checkpoints ----
@@ -391,9 +391,12 @@ def _placeholders(args: SpiralConfig) -> int:
 @contextmanager
 def _preserved_random_state() -> Iterator[None]:
     python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.random.set_rng_state(torch_state)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
