@@ -16,7 +16,7 @@ LAYERS = [
     {"players"},
     {"rollout"},
     {"opponents", "advantages", "evaluation"},
-    {"engines", "rows"},
+    {"engines", "rows", "metrics"},
     {"state", "_trl"},
     {"selfplay", "spiral_config"},
     {"spiral_trainer", "callbacks", "tiny"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
@@ -19,6 +19,7 @@ from datasets import Dataset
 from trl_spiral import _trl
 from trl_spiral.advantages import AdvantageEstimator, Result, RoleBaseline, learning_seats, summarize
 from trl_spiral.games import Game, get_game
+from trl_spiral.metrics import measure
 from trl_spiral.opponents import Matchmaker, mirror
 from trl_spiral.players import PolicyPlayer, random_move
 from trl_spiral.prompts import PromptRenderer
@@ -26,7 +27,7 @@ from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, referee, u
 from trl_spiral.rows import Row, SampleUnit, make_rows
 from trl_spiral.seeding import derive_seed
 from trl_spiral.state import RolloutState
-from trl_spiral.types import POLICY, Ending, Episode, Observation, Reply, Request, Turn
+from trl_spiral.types import POLICY, Episode, Observation, Reply, Request, Turn
 
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ class SelfPlayRollout:
         self.metrics: dict[str, float] = {}
         self.advantages_are_replaced = False
         self._evaluated = 0
-        self._policy: PolicyPlayer | None = None
-        self._owner: Any = None
+        self._renderer: PromptRenderer | None = None
 
     # ---- what TRL calls ----
     def __call__(self, prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, Any]:
@@ -280,7 +280,8 @@ class SelfPlayRollout:
             state.kept = rest if keeps else []
             state.estimator = self.estimator.state_dict()
         self.batch = batch
-        self.metrics = self._measure(results) | self._account(queue, carried, rest, keeps, len(spare))
+        baselines = {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
+        self.metrics = measure(results) | baselines | self._account(queue, carried, rest, keeps, len(spare))
         return batch
 
     def _play_wave(
@@ -408,55 +409,18 @@ class SelfPlayRollout:
             "selfplay/unused_share": unused / sampled if sampled else 0.0,
         }
 
-    def _measure(self, results: Sequence[Result]) -> dict[str, float]:
-        """What happened in a batch of games, over all ranks."""
-        games = len(results)
-        metrics = {"selfplay/games": float(games)}
-        metrics |= {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
-        if not games:
-            return metrics
-        tokens, turns = sum(result.tokens for result in results), sum(len(result.order) for result in results)
-        metrics |= {
-            "selfplay/turns_per_game": turns / games,
-            "selfplay/discarded_tokens": float(sum(result.discarded_tokens for result in results)),
-            "selfplay/illegal_rate": _share(results, lambda result: result.ending is Ending.ILLEGAL_MOVE),
-            "selfplay/truncated_rate": _share(results, lambda result: result.ending is Ending.TRUNCATED),
-            "selfplay/broken_rate": _share(results, lambda result: result.ending.is_broken),
-            "selfplay/draw_rate": _share(results, lambda result: len(set(result.returns)) == 1),
-        }
-        if tokens:
-            # The mean of -log p over what was sampled is an unbiased estimate of the entropy, in nats a token.
-            metrics["selfplay/entropy"] = -sum(result.logprob_sum for result in results) / tokens
-            metrics["selfplay/reply_length"] = tokens / max(1, sum(result.policy_turns for result in results))
-        for game, seat in sorted({(result.game, seat) for result in results for seat in range(len(result.returns))}):
-            played = [result for result in results if result.game == game]
-            prefix = f"selfplay/{game}/seat{seat}"
-            best = [max(result.returns) for result in played]
-            won = sum(r.returns[seat] == top > min(r.returns) for r, top in zip(played, best, strict=True))
-            drawn = sum(len(set(result.returns)) == 1 for result in played)
-            illegal = sum(r.ending is Ending.ILLEGAL_MOVE and r.offender == seat for r in played)
-            metrics |= {
-                f"{prefix}/win": won / len(played),
-                f"{prefix}/draw": drawn / len(played),
-                f"{prefix}/loss": 1 - (won + drawn) / len(played),
-                f"{prefix}/illegal": illegal / len(played),
-            }
-        return metrics
-
     # ---- wiring ----
     def _player(self, trainer: GRPOTrainer) -> PolicyPlayer:
-        if self._policy is None or self._owner is not trainer:
-            tokenizer = trainer._tokenizer
-            conversation = self.sample_unit == "trajectory"
-            renderer = PromptRenderer(
+        conversation = self.sample_unit == "trajectory"
+        tokenizer = trainer._tokenizer
+        if self._renderer is None or self._renderer.tokenizer is not tokenizer:
+            self._renderer = PromptRenderer(
                 tokenizer,
                 self.prompt_style,
                 _trl.appending_chat_template(tokenizer) if conversation else None,
                 trainer.args.chat_template_kwargs,
             )
-            self._owner = trainer
-            self._policy = PolicyPlayer(renderer, _trl.sampling_of(trainer), conversation=conversation)
-        return self._policy
+        return PolicyPlayer(self._renderer, _trl.sampling_of(trainer), conversation=conversation)
 
     def _check_groups(self, trainer: GRPOTrainer) -> None:
         args = trainer.args
@@ -483,7 +447,3 @@ class _RandomAtPrompts:
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
         raise AssertionError("a random player asks for no reply")
-
-
-def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> float:
-    return sum(map(holds, results)) / len(results)

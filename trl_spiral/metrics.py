@@ -1,0 +1,66 @@
+"""What a batch of games was like, in numbers for a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trl_spiral.advantages import Result
+from trl_spiral.types import Ending
+
+
+def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, float]:
+    """
+    Metrics over all ranks' games of one batch.
+
+    Broken games, whose results say nothing about how anybody played, count in `games` and `broken_rate` alone.
+
+    Args:
+        results (`Sequence[Result]`):
+            All ranks' results.
+        prefix (`str`, defaults to `"selfplay"`):
+            What every name starts with.
+
+    Returns:
+        `dict[str, float]`: Shares in [0, 1], lengths in turns and tokens, entropy in nats a token.
+    """
+    metrics = {f"{prefix}/games": float(len(results))}
+    if results:
+        metrics[f"{prefix}/broken_rate"] = _share(results, lambda result: result.ending.is_broken)
+    played = [result for result in results if not result.ending.is_broken]
+    if not played:
+        return metrics
+    tokens = sum(result.tokens for result in played)
+    metrics |= {
+        f"{prefix}/turns_per_game": sum(len(result.order) for result in played) / len(played),
+        f"{prefix}/discarded_tokens": float(sum(result.discarded_tokens for result in played)),
+        f"{prefix}/illegal_rate": _share(played, lambda result: result.ending is Ending.ILLEGAL_MOVE),
+        f"{prefix}/truncated_rate": _share(played, lambda result: result.ending is Ending.TRUNCATED),
+        f"{prefix}/draw_rate": _share(played, _is_draw),
+    }
+    if tokens:
+        # The mean of -log p over what was sampled is an unbiased estimate of the entropy.
+        metrics[f"{prefix}/entropy"] = -sum(result.logprob_sum for result in played) / tokens
+        metrics[f"{prefix}/reply_length"] = tokens / sum(result.policy_turns for result in played)
+    for game, seat in sorted({(result.game, seat) for result in played for seat in range(len(result.returns))}):
+        metrics |= _of_seat([result for result in played if result.game == game], seat, f"{prefix}/{game}/seat{seat}")
+    return metrics
+
+
+def _of_seat(results: Sequence[Result], seat: int, prefix: str) -> dict[str, float]:
+    won = sum(r.returns[seat] == max(r.returns) > min(r.returns) for r in results)
+    drawn = sum(map(_is_draw, results))
+    illegal = sum(r.ending is Ending.ILLEGAL_MOVE and r.offender == seat for r in results)
+    return {
+        f"{prefix}/win": won / len(results),
+        f"{prefix}/draw": drawn / len(results),
+        f"{prefix}/loss": (len(results) - won - drawn) / len(results),
+        f"{prefix}/illegal": illegal / len(results),
+    }
+
+
+def _is_draw(result: Result) -> bool:
+    return len(set(result.returns)) == 1
+
+
+def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> float:
+    return sum(map(holds, results)) / len(results)
