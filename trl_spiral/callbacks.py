@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PREFIX = "tictactoe"
+
 
 class TicTacToeCallback(TrainerCallback):
     """
@@ -49,10 +51,6 @@ class TicTacToeCallback(TrainerCallback):
             Games per rival and seat. `None` grades exactly.
         seed (`int`, defaults to `0`):
             Seed of the games.
-
-    Attributes:
-        curve (`list[dict[str, float]]`):
-            One entry per grade: the step and the numbers logged.
     """
 
     def __init__(
@@ -68,10 +66,15 @@ class TicTacToeCallback(TrainerCallback):
         self.every = every
         self.games = games
         self.seed = seed
-        self.curve: list[dict[str, float]] = []
+
+    @property
+    def curve(self) -> list[dict[str, float]]:
+        """One entry per grade. Taken from the trainer's log, so that a resumed run knows how it began."""
+        return [entry for entry in self.trainer.state.log_history if f"{_PREFIX}/random/non_loss" in entry]
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._grade(state)
+        if not self.curve:
+            self._grade(state)
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.every and state.global_step % self.every == 0 and state.global_step < state.max_steps:
@@ -92,7 +95,8 @@ class TicTacToeCallback(TrainerCallback):
         for when, numbers in (("before", self.curve[0]), ("after", self.curve[-1])):
             for rival in RIVALS:
                 for seat in (0, 1):
-                    shares = [numbers[f"{rival}/seat{seat}/{field}"] for field in ("win", "draw", "loss", "illegal")]
+                    name = f"{_PREFIX}/{rival}/seat{seat}"
+                    shares = [numbers[f"{name}/{field}"] for field in ("win", "draw", "loss", "illegal")]
                     cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
                     lines.append(f"| {when} | {rival} | {('first', 'second')[seat]} | {cells} |")
         return "\n".join(lines)
@@ -103,9 +107,8 @@ class TicTacToeCallback(TrainerCallback):
         numbers: dict[str, float] = {}
         for prefix, report in zip(("", "train_temperature/"), self._reports(), strict=False):
             numbers |= {f"{prefix}{name}": value for name, value in report.items()}
-        self.curve.append({"step": state.global_step, **numbers})
         # `GRPOTrainer.log` would also flush its own metrics, in the middle of their window.
-        Trainer.log(self.trainer, {f"tictactoe/{name}": value for name, value in numbers.items()})
+        Trainer.log(self.trainer, {f"{_PREFIX}/{name}": value for name, value in numbers.items()})
 
     def _reports(self) -> list[dict[str, float]]:
         if self.games is not None:

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,19 +151,23 @@ class SpiralTrainer(GRPOTrainer):
         def selfplay_return(**kwargs):
             return self.rollout.reward_func(**kwargs)
 
-        super().__init__(
-            model=model,
-            reward_funcs=selfplay_return,
-            args=args,
-            train_dataset=self.rollout.dataset(_placeholders(args)),
-            eval_dataset=self.rollout.dataset(args.eval_rows),
-            processing_class=processing_class,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-            rollout_func=self.rollout,
-        )
+        with warnings.catch_warnings():
+            # TRL tells whoever passes a `rollout_func` that it is experimental. That is ours to know: the range of TRL
+            # versions is pinned, and `tests/test_trl_seams.py` watches what we use of it.
+            warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
+            super().__init__(
+                model=model,
+                reward_funcs=selfplay_return,
+                args=args,
+                train_dataset=self.rollout.dataset(_placeholders(args)),
+                eval_dataset=self.rollout.dataset(args.eval_rows),
+                processing_class=processing_class,
+                callbacks=callbacks,
+                optimizers=optimizers,
+                quantization_config=quantization_config,
+                peft_config=peft_config,
+                rollout_func=self.rollout,
+            )
 
     # ---- steps ----
     def training_step(self, model, inputs, num_items_in_batch=None):

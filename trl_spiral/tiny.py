@@ -147,6 +147,7 @@ def _train(recipe: TinyPlayerRecipe, output: Path) -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM, set_seed
     from trl import SFTConfig, SFTTrainer
 
+    torch.set_num_threads(min(torch.get_num_threads(), 2))  # a network this small has nothing to share among more
     lessons = list(_lessons(recipe))
     tokenizer = _make_tokenizer(get_game(recipe.game).atoms, {text for lesson in lessons for text in lesson})
 
