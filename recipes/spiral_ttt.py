@@ -49,7 +49,7 @@ LAPTOP = dict(
     # A move is judged by the position it leaves, in a table that starts from random play.
     advantage_estimator="position",
     priming_games=5000,
-    # Exploration where the decision is made: of a reply's two tokens, the one with more entropy.
+    # Exploration where the decision is made: of a reply's two tokens, the one with more entropy. It fades.
     top_entropy_quantile=0.5,
     entropy_coef=0.05,
     entropy_coef_end=0.0,

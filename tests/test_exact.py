@@ -12,14 +12,22 @@ from trl_spiral.players import RandomPlayer
 from trl_spiral.prompts import PromptRenderer
 
 
-def pairs():
-    return [(board, cell) for board in decision_boards() for cell in empty_cells(board)]
+def pairs(tokenizer):
+    """(board, cell, is the reply `\\boxed{[cell]}`) of every row that is scored: each cell in four ways."""
+    renderer = PromptRenderer(tokenizer)
+    rows = []
+    for board in decision_boards():
+        for cell in empty_cells(board):
+            boxed = renderer.reply(f"\\boxed{{[{cell}]}}")
+            ways = {renderer.reply(text) for text in (f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")} | {boxed}
+            rows += [(board, cell, reply == boxed) for reply in sorted(ways)]
+    return rows
 
 
 class TestGradeTicTacToe:
     def test_a_uniform_policy_gets_the_numbers_of_random_play(self, tokenizer):
         def score(prompts, replies):
-            return [[-math.log(len(empty_cells(board))) for board, _ in pairs()]]
+            return [[-math.log(len(empty_cells(b))) if boxed else -math.inf for b, _, boxed in pairs(tokenizer)]]
 
         (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
 
@@ -33,8 +41,8 @@ class TestGradeTicTacToe:
         def score(prompts, replies):
             return [
                 [
-                    math.log(1 / len(minimax_moves(board))) if cell in minimax_moves(board) else -math.inf
-                    for board, cell in pairs()
+                    math.log(1 / len(minimax_moves(board))) if boxed and cell in minimax_moves(board) else -math.inf
+                    for board, cell, boxed in pairs(tokenizer)
                 ]
             ]
 
@@ -46,13 +54,41 @@ class TestGradeTicTacToe:
 
     def test_what_is_missing_from_one_is_an_illegal_reply(self, tokenizer):
         def score(prompts, replies):
-            return [[math.log(0.5 / len(empty_cells(board))) for board, _ in pairs()]]
+            return [[math.log(0.5 / len(empty_cells(b))) if boxed else -math.inf for b, _, boxed in pairs(tokenizer)]]
 
         (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
 
         # Half of all replies are illegal: the first seat gets its first move in with 1/2, its second with 1/4, …
         assert report.outcomes["random", 0].illegal > 0.5
         assert report.outcomes["random", 0].loss >= report.outcomes["random", 0].illegal
+
+    def test_a_bare_move_counts_as_one(self, tokenizer):
+        def score(prompts, replies):
+            bare = {PromptRenderer(tokenizer).reply(str(cell)) for cell in range(9)}
+            counts = [len(empty_cells(board)) for board, _, _ in pairs(tokenizer)]
+            return [[-math.log(n) if r in bare else -math.inf for n, r in zip(counts, replies, strict=True)]]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        # A policy that had left out the box once graded as if it broke the rules, though every game took its moves.
+        assert report.outcomes["random", 0].win == pytest.approx(0.58492, abs=1e-5)
+        assert report.mean("random", "illegal") == pytest.approx(0.0, abs=1e-12)
+
+    def test_a_floor_changes_nothing_that_matters(self, tokenizer, model_dir):
+        from transformers import AutoModelForCausalLM
+
+        from trl_spiral.engines.scoring import reply_logprobs
+
+        model, renderer = AutoModelForCausalLM.from_pretrained(model_dir), PromptRenderer(tokenizer)
+        reports = [
+            grade_tictactoe(
+                renderer, lambda p, r, f=floor: reply_logprobs(model, p, r, [1.0, 0.25], floor=f).T.tolist()
+            )
+            for floor in (-math.inf, -18.0)
+        ]
+
+        for whole, cut in zip(*reports, strict=True):
+            assert cut.metrics() == pytest.approx(whole.metrics(), abs=1e-5)
 
     def test_a_real_model_is_graded_as_it_plays(self, tokenizer, model_dir):
         from transformers import AutoModelForCausalLM
@@ -74,7 +110,6 @@ class TestGradeTicTacToe:
         shares = tally(episodes, 0)
         exact = report.outcomes["random", 0]
 
-        # Four standard deviations of a share of 1500 games is at most 0.052. A reply other than the canonical one counts
-        # as illegal when graded, and may be a move when played, so the grade may only be lower.
+        # Four standard deviations of a share of 1500 games is at most 0.052.
         assert shares["win"] == pytest.approx(exact.win, abs=0.052)
-        assert shares["illegal"] <= exact.illegal + 0.052
+        assert shares["illegal"] == pytest.approx(exact.illegal, abs=0.052)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PREFIX = "tictactoe"
+_NEGLIGIBLE = -18.0  # nats: 1.5e-8 a reply, so less than 1e-6 over all replies at a board
 
 
 class TicTacToeCallback(TrainerCallback):
@@ -116,7 +117,7 @@ class TicTacToeCallback(TrainerCallback):
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
 
         def score(prompts, replies):
-            return reply_logprobs(model, prompts, replies, self.temperatures).T.tolist()
+            return reply_logprobs(model, prompts, replies, self.temperatures, floor=_NEGLIGIBLE).T.tolist()
 
         return [report.metrics() for report in grade_tictactoe(_renderer(self.trainer), score)]
 

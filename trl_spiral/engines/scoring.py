@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ def reply_logprobs(
     replies: Sequence[Sequence[int]],
     temperatures: Sequence[float],
     batch_size: int = 512,
+    floor: float = -math.inf,
 ) -> torch.Tensor:
     """
     Log-probability of each whole reply after its prompt, at several temperatures at once.
@@ -32,15 +34,27 @@ def reply_logprobs(
             Each above zero.
         batch_size (`int`, defaults to `512`):
             Rows a forward pass.
+        floor (`float`, defaults to no floor):
+            A reply whose first token is less likely than this, in nats, at every temperature gets that token's
+            log-probability, which is an upper bound, without the cost of scoring the rest.
 
     Returns:
         `torch.Tensor` of shape (rows, temperatures): In nats, float64, on the CPU.
     """
     training = model.training
     model.eval()
-    result = torch.empty(len(prompts), len(temperatures), dtype=torch.float64)
+    if floor > -math.inf:
+        firsts = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
+        spread = _next_logprobs(model, firsts, temperatures, batch_size)
+        index = {prompt: row for row, prompt in enumerate(firsts)}
+        rows = torch.tensor([index[tuple(prompt)] for prompt in prompts])
+        result = spread[rows, :, torch.tensor([reply[0] for reply in replies])].double()
+        likely = (result.max(-1).values >= floor).nonzero()[:, 0].tolist()
+    else:
+        result = torch.empty(len(prompts), len(temperatures), dtype=torch.float64)
+        likely = range(len(prompts))
     # Rows of like length share a batch, so that little is padding.
-    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]) + len(replies[row]))
+    order = sorted(likely, key=lambda row: len(prompts[row]) + len(replies[row]))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         width = max(len(prompts[row]) + len(replies[row]) for row in rows)
@@ -64,3 +78,25 @@ def reply_logprobs(
             result[rows, column] = (logprobs.cpu() * scored).sum(-1)
     model.train(training)
     return result
+
+
+def _next_logprobs(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], temperatures: Sequence[float], batch_size: int
+) -> torch.Tensor:
+    """Log-probabilities of the token that follows each prompt, of shape (prompts, temperatures, vocabulary)."""
+    parts: list[torch.Tensor] = [torch.empty(0)] * len(prompts)
+    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        width = max(len(prompts[row]) for row in rows)
+        ids = torch.tensor([[0] * (width - len(prompts[row])) + list(prompts[row]) for row in rows])
+        mask = torch.tensor([[0] * (width - len(prompts[row])) + [1] * len(prompts[row]) for row in rows])
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        ids, mask, positions = (tensor.to(model.device) for tensor in (ids, mask, positions))
+        logits = model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=1
+        ).logits[:, -1]
+        scaled = torch.stack([(logits.double() / t).log_softmax(-1).float() for t in temperatures], dim=1).cpu()
+        for row, logprobs in zip(rows, scaled, strict=True):
+            parts[row] = logprobs
+    return torch.stack(parts)

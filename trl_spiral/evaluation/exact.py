@@ -31,8 +31,9 @@ class TicTacToeReport:
     """
     Exact results of one policy, by (rival, seat).
 
-    Replies other than `\\boxed{[cell]}`, right to the end-of-turn token, count as illegal. A model that also writes a
-    move in other ways is therefore a little better than reported, never worse.
+    A move is counted in the four ways in which it can stand alone, `\\boxed{[4]}`, `\\boxed{4}`, `[4]` and `4`, each right
+    to the end-of-turn token. Any other reply counts as illegal. For the tiny player that is exact: within its two tokens
+    there is no other way. A model that says more than its move is better than reported.
     """
 
     outcomes: Mapping[tuple[str, int], Outcome]
@@ -69,14 +70,17 @@ def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> list[TicTacToeRe
         has to move.
     """
     boards = decision_boards()
-    replies = [renderer.reply(f"\\boxed{{[{cell}]}}") for cell in range(9)]
+    ways = [
+        {renderer.reply(text) for text in (f"\\boxed{{[{cell}]}}", f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")}
+        for cell in range(9)
+    ]
     prompts = {board: renderer.prompt(board_observation(board)) for board in boards}
-    pairs = [(board, cell) for board in boards for cell in empty_cells(board)]
+    pairs = [(board, cell, reply) for board in boards for cell in empty_cells(board) for reply in sorted(ways[cell])]
     reports = []
-    for logprobs in score([prompts[board] for board, _ in pairs], [replies[cell] for _, cell in pairs]):
-        table: dict[str, dict[int, float]] = {board: {} for board in boards}
-        for (board, cell), logprob in zip(pairs, logprobs, strict=True):
-            table[board][cell] = math.exp(logprob)
+    for logprobs in score([prompts[board] for board, _, _ in pairs], [reply for _, _, reply in pairs]):
+        table: dict[str, dict[int, float]] = {board: dict.fromkeys(empty_cells(board), 0.0) for board in boards}
+        for (board, cell, _), logprob in zip(pairs, logprobs, strict=True):
+            table[board][cell] += math.exp(logprob)
         reports.append(
             TicTacToeReport(
                 {
