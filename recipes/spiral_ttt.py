@@ -37,7 +37,7 @@ LAPTOP = dict(
     bf16=False,
     gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
     # Few large batches: on a CPU, a step's fixed cost is worth hundreds of turns.
-    max_steps=240,
+    max_steps=320,
     per_device_train_batch_size=768,
     steps_per_generation=4,
     num_iterations=1,
@@ -57,7 +57,7 @@ LAPTOP = dict(
     illegal_move_return=-2.0,
     winner_learns_from_forfeit=False,
     logging_steps=20,
-    save_steps=120,
+    save_steps=160,
     report_to="none",
 )
 
@@ -85,7 +85,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
         args=args,
         peft_config=get_peft_config(model_args),
     )
-    grades = TicTacToeCallback(trainer, (EVAL_TEMPERATURE, 1.0), every=60 if tiny else 50, games=None if tiny else 100)
+    grades = TicTacToeCallback(trainer, (EVAL_TEMPERATURE, 1.0), every=80 if tiny else 50, games=None if tiny else 100)
     trainer.add_callback(grades)
     trainer.add_callback(TranscriptCallback(trainer, temperature=EVAL_TEMPERATURE))
     trainer.remove_callback(ProgressCallback)
