@@ -61,7 +61,7 @@ class TestRegistry:
 class TestEveryGame:
     """What a game promises by its traits, over random play."""
 
-    @pytest.fixture(params=[*REGISTERED, LastStone(), ShortOrLong()], ids=str)
+    @pytest.fixture(params=[*REGISTERED, LastStone(), ShortOrLong()], ids=lambda game: getattr(game, "name", game))
     def game(self, request):
         return get_game(request.param) if isinstance(request.param, str) else request.param
 
