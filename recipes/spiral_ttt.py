@@ -98,6 +98,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
         print(f"\n{trainer.results_table}\n\nModel, metrics and transcripts: {args.output_dir}")
     trainer.save_model(args.output_dir)
     trainer.save_state()
+    trainer.create_model_card(model_name="spiral-ttt")
     if args.push_to_hub:
         trainer.push_to_hub()
 

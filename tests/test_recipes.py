@@ -95,6 +95,7 @@ class TestSpiralTicTacToe:
         assert "Current Board" in transcripts[0].read_text() and "Wrote:" in transcripts[0].read_text()
         assert {"tictactoe/random/non_loss", "tictactoe/minimax/illegal"} <= set(log[0])
         assert (tmp_path / "run" / "model.safetensors").exists()
+        assert "| after | minimax | second |" in (tmp_path / "run" / "README.md").read_text()
 
     def test_wrong_input_ends_in_one_sentence_before_a_player_is_made(self, tmp_path):
         done = run_recipe("spiral_ttt.py", "--games", "TicTacTo-v0", "--output_dir", str(tmp_path / "run"))
