@@ -216,7 +216,7 @@ def _make_tokenizer(atoms: str, texts: set[str]) -> Any:
     """
     Bytes, and the phrases that the game's texts are made of: its atoms (rows of the board, moves) and what stands between.
 
-    The rules become one token and each row of the board another, so a prompt of 700 characters is about 16 tokens, out of
+    The rules become one token and each row of the board another, so a prompt of 700 characters is some 20 tokens, out of
     a vocabulary of some 400; anything else is spelled in bytes.
     """
     import tokenizers
