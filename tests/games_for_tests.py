@@ -188,6 +188,9 @@ class EchoEngine:
         self.answered += len(chosen)
         return [(ticket, Reply(self.waiting.pop(ticket).prompt_ids, (-0.5,))) for ticket in chosen]
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def abort(self, tickets: Sequence[int]) -> None:
         self.aborted += tickets
         for ticket in tickets:

@@ -582,6 +582,9 @@ class TestNoBiasTowardsShortGames:
                 answered, self.waiting = self.waiting, []
                 return [(ticket, Reply(reply, (-0.1,) * len(reply))) for ticket in answered]
 
+            def metrics(self):
+                return {}
+
             def abort(self, tickets):
                 pass
 

@@ -32,6 +32,9 @@ class Engine(Protocol):
     def abort(self, tickets: Sequence[int]) -> None:
         """Forgets requests that nobody waits for any more."""
 
+    def metrics(self) -> dict[str, float]:
+        """How well the engine was used since it was last asked, by name, without a prefix."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:

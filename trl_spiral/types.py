@@ -65,6 +65,8 @@ class Sampling:
             Penalty above 1 on tokens already seen.
         max_new_tokens (`int`, defaults to `256`):
             Longest reply, in tokens. A reply that reaches it is truncated.
+        stop (`tuple[str, ...]`, defaults to none):
+            Texts that end a reply once it has written one of them. The text belongs to the reply.
     """
 
     temperature: float = 1.0
@@ -73,6 +75,7 @@ class Sampling:
     min_p: float | None = None
     repetition_penalty: float = 1.0
     max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +166,26 @@ class Request:
 
     Attributes:
         prompt_ids (`tuple[int, ...]`):
-            Token ids, chat template applied.
+            Token ids, chat template applied. Empty where `messages` are sent instead.
         sampling ([`Sampling`]):
             How the reply is drawn.
         policy (`str`, defaults to `POLICY`):
             Whose weights answer.
         seed (`int`):
             Seed of this reply alone, so it does not depend on what is decoded beside it.
+        messages (`tuple[Message, ...]`, defaults to none):
+            The prompt as chat messages, for a model behind an endpoint that takes no token ids.
+        legal_moves (`tuple[str, ...]`, defaults to none):
+            If given, the reply is constrained to end in one of these moves, boxed. An engine that cannot do that
+            refuses the request.
     """
 
     prompt_ids: tuple[int, ...]
     sampling: Sampling = field(default_factory=Sampling)
     policy: str = POLICY
     seed: int = 0
+    messages: tuple[Message, ...] = ()
+    legal_moves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +202,15 @@ class Reply:
             `"stop"`, `"length"` where the token limit was hit, or `"lost"` where no reply could be had.
         version (`int`):
             Version of the weights that wrote it.
+        text (`str`):
+            The reply as text, where an endpoint gave no token ids.
     """
 
     completion_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length", "lost"] = "stop"
     version: int = 0
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,9 @@ class InstantEngine:
         tickets, self.waiting = self.waiting, []
         return [(ticket, self.reply) for ticket in tickets]
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def abort(self, tickets: Sequence[int]) -> None:
         self.waiting = []
 

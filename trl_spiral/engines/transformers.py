@@ -77,6 +77,10 @@ class TransformersEngine:
         for ticket in tickets:
             self._waiting.pop(ticket, None)
 
+    def metrics(self) -> dict[str, float]:
+        """Nothing yet."""
+        return {}
+
     def step(self) -> list[tuple[int, Reply]]:
         """Answers the oldest requests that share weights and sampling, as many as fit in one batch."""
         first = next(iter(self._waiting.values()))
