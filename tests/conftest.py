@@ -14,10 +14,42 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import importlib.util
 import random
 from pathlib import Path
 
 import pytest
+
+
+HAS_VLLM = all(importlib.util.find_spec(name) for name in ("vllm", "vllm_on_cpu"))
+NEEDS_VLLM = "needs vLLM and tests/vllm_cpu/plugin"
+
+if HAS_VLLM:
+    # Read when vLLM is imported, and by the servers that tests start.
+    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # there is nothing to gain on models this small
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB, of which it would otherwise take what it finds
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # two engines would be bound to the same core
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine in our own process, as TRL loads weights
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Tests marked `vllm` are skipped where there is none, unless the environment was made for them."""
+    if item.get_closest_marker("vllm") and not HAS_VLLM:
+        if os.environ.get("TRL_SPIRAL_REQUIRE_VLLM") == "1":
+            pytest.fail(f"`TRL_SPIRAL_REQUIRE_VLLM` is 1, and this test {NEEDS_VLLM}.", pytrace=False)
+        pytest.skip(NEEDS_VLLM)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says what a run without vLLM did not see: a skip alone is one letter among hundreds."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NEEDS_VLLM in str(report.longrepr)]
+    if skipped:
+        tests = "test needs" if len(skipped) == 1 else "tests need"
+        line = f"{len(skipped)} {tests} vLLM and did not run here: tests/vllm_cpu/requirements.txt says how"
+        terminalreporter.write_sep("=", line, yellow=True, bold=True)
 
 
 CHAT_TEMPLATE = (
@@ -79,7 +111,7 @@ def make_tokenizer(texts, chat_template=CHAT_TEMPLATE):
     )
 
 
-def make_model(tokenizer, seed=0):
+def make_model(tokenizer, seed=0, head_dim=8):
     """Two layers of Qwen3."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -93,7 +125,7 @@ def make_model(tokenizer, seed=0):
                 num_hidden_layers=2,
                 num_attention_heads=2,
                 num_key_value_heads=1,
-                head_dim=8,
+                head_dim=head_dim,
                 intermediate_size=32,
                 max_position_embeddings=8192,
                 tie_word_embeddings=True,
@@ -151,6 +183,20 @@ def model_dir(tokenizer, seen, tmp_path_factory) -> str:
     torch.set_num_threads(1)
     folder: Path = tmp_path_factory.mktemp("model")
     model = make_model(tokenizer)
+    imitate(model, tokenizer, seen, steps=80)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def vllm_model_dir(tokenizer, seen, tmp_path_factory) -> str:
+    """As `model_dir`, with the smallest heads that vLLM's attention on a CPU takes."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder: Path = tmp_path_factory.mktemp("vllm-model")
+    model = make_model(tokenizer, head_dim=32)
     imitate(model, tokenizer, seen, steps=80)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

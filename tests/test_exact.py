@@ -93,8 +93,8 @@ class TestGradeTicTacToe:
     def test_a_real_model_is_graded_as_it_plays(self, tokenizer, model_dir):
         from transformers import AutoModelForCausalLM
 
-        from trl_spiral.engines import TransformersEngine
         from trl_spiral.engines.scoring import reply_logprobs
+        from trl_spiral.engines.transformers import TransformersEngine
         from trl_spiral.players import PolicyPlayer
         from trl_spiral.types import Sampling
 

@@ -68,6 +68,10 @@ class TestLayers:
     def test_the_game_half_knows_nothing_of_torch(self, module):
         assert {top(name) for name in imports(INNER[module])} & TORCH_STACK == set()
 
+    @pytest.mark.parametrize("name", ["endpoint", "http", "router", "transport"])
+    def test_engines_behind_an_address_know_nothing_of_torch(self, name):
+        assert {top(name) for name in imports(INNER[f"engines/{name}.py"])} & TORCH_STACK == set()
+
     def test_one_module_alone_imports_textarena(self):
         importers = [name for name, tree in MODULES.items() if "textarena" in map(top, imports(tree))]
 

@@ -9,11 +9,21 @@ import pytest
 import torch
 from scipy.stats import chi2
 from toy_games import SumGame
-from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, Qwen3ForCausalLM
+from transformers import (
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3ForCausalLM,
+)
 
 from trl_spiral import PolicyPlayer, play, referee
-from trl_spiral.engines import TransformersEngine
+from trl_spiral.engines import decoding
 from trl_spiral.engines.scoring import reply_logprobs
+from trl_spiral.engines.transformers import TransformersEngine
 from trl_spiral.games import get_game
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rollout import Start
@@ -37,8 +47,35 @@ def gpt2(tokenizer):
 
 
 @pytest.fixture(scope="module")
+def mistral(tokenizer):
+    """A window of 16 tokens, shorter than any prompt here."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = MistralConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            sliding_window=16,
+            initializer_range=0.5,
+        )
+        return MistralForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
 def end(tokenizer):
     return tokenizer.eos_token_id
+
+
+ENDLESS = GenerationConfig(eos_token_id=10**6, pad_token_id=0)
+"""The end-of-turn token is one that never comes, so each reply is as long as it may be."""
+
+
+@pytest.fixture(scope="module")
+def endless():
+    return ENDLESS
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +100,42 @@ def answer(model, generation_config, requests, **arguments):
     while len(replies) < len(requests):
         replies |= dict(engine.step())
     return [replies[ticket] for ticket in range(len(requests))]
+
+
+def answer_in_turn(model, generation_config, requests, at_once, **arguments):
+    """Replies in the order of the requests, `at_once` of which are under way: most are let in while others decode."""
+    engine = TransformersEngine(model, generation_config, **arguments)
+    for ticket in range(at_once):
+        engine.add(ticket, requests[ticket])
+    replies, added, steps = {}, at_once, 0
+    while len(replies) < len(requests):
+        done = engine.step()
+        assert done
+        replies |= dict(done)
+        steps += 1
+        for ticket in range(added, min(added + len(done), len(requests))):
+            engine.add(ticket, requests[ticket])
+            added += 1
+    return [replies[ticket] for ticket in range(len(requests))], steps, engine.metrics()
+
+
+def of_many_lengths(prompts, count=64, shortest=1, **sampling):
+    """Requests that may write few tokens or many: one in five 40, which others overtake."""
+    return [
+        Request(
+            prompts[i % len(prompts)],
+            Sampling(max_new_tokens=40 if i % 5 == 0 else shortest + i % 7, **sampling),
+            seed=i,
+        )
+        for i in range(count)
+    ]
+
+
+def assert_same(replies, others, logprobs=1e-5):
+    for one, other in zip(replies, others, strict=True):
+        assert one.completion_ids == other.completion_ids
+        assert one.finish_reason == other.finish_reason
+        assert one.logprobs == pytest.approx(other.logprobs, abs=logprobs)
 
 
 def forward(model, prompt, completion=()):
@@ -126,7 +199,7 @@ class TestBatching:
             assert short.logprobs == pytest.approx(long.logprobs[:cut], abs=1e-5)
 
     def test_requests_of_different_sampling_are_answered_apart(self, qwen, generation_config, prompts):
-        greedy, drawn = Sampling(temperature=0.0, max_new_tokens=6), Sampling(max_new_tokens=6)
+        greedy, drawn = Sampling(temperature=0.0, max_new_tokens=1), Sampling(max_new_tokens=1)
         requests = [Request(p, greedy if i % 2 else drawn, seed=i) for i, p in enumerate(prompts[:8])]
         engine = TransformersEngine(qwen, generation_config)
         for ticket, request in enumerate(requests):
@@ -135,6 +208,209 @@ class TestBatching:
 
         assert sorted(ticket for ticket, _ in engine.step()) == [0, 4, 6]
         assert sorted(ticket for ticket, _ in engine.step()) == [1, 3, 5, 7]
+
+
+class TestAdmission:
+    @pytest.mark.parametrize("name", ["qwen", "gpt2", "mistral"])
+    def test_a_reply_is_the_same_whenever_it_is_let_in(self, name, request, endless, prompts):
+        model = request.getfixturevalue(name)
+        requests = of_many_lengths(prompts, temperature=1.5)
+        alone = [answer(model, endless, [request])[0] for request in requests]
+        in_turn, steps, _ = answer_in_turn(model, endless, requests, at_once=16)
+
+        assert_same(in_turn, alone)
+        assert [len(reply.completion_ids) for reply in alone] == [r.sampling.max_new_tokens for r in requests]
+        assert {reply.finish_reason for reply in alone} == {"length"}
+        # Were a batch decoded to its end before the next, the long replies would hold up all the others four times over.
+        assert steps > 20
+
+    def test_a_static_cache_takes_in_no_rows_until_it_is_empty(self, qwen, endless, prompts):
+        static = GenerationConfig(**{**endless.to_dict(), "cache_implementation": "static"})
+        requests = of_many_lengths(prompts, count=30)
+        replies, _, _ = answer_in_turn(qwen, static, requests, at_once=10)
+
+        assert_same(replies, answer(qwen, endless, requests))
+
+    def test_rows_are_handed_over_as_they_are_done(self, qwen, endless, prompts):
+        engine = TransformersEngine(qwen, endless)
+        for ticket, limit in enumerate([9, 1, 4, 4]):
+            engine.add(ticket, Request(prompts[ticket], Sampling(max_new_tokens=limit), seed=ticket))
+
+        assert [[ticket for ticket, _ in engine.step()] for _ in range(3)] == [[1], [2, 3], [0]]
+
+    def test_few_wait_until_they_are_worth_a_pass_of_their_own(self, qwen, endless, prompts):
+        engine = TransformersEngine(qwen, endless)
+        for ticket in range(16):
+            engine.add(ticket, Request(prompts[ticket], Sampling(max_new_tokens=6 if ticket < 12 else 2), seed=ticket))
+        first = [ticket for ticket, _ in engine.step()]
+        # A quarter of the twelve in flight is three.
+        engine.add(16, Request(prompts[16], Sampling(max_new_tokens=1), seed=16))
+        engine.add(17, Request(prompts[17], Sampling(max_new_tokens=1), seed=17))
+        second = [ticket for ticket, _ in engine.step()]
+
+        assert first == [12, 13, 14, 15]
+        assert second == list(range(12))
+        assert [ticket for ticket, _ in engine.step()] == [16, 17]
+
+    def test_no_more_rows_are_in_flight_than_allowed(self, qwen, endless, prompts):
+        requests = of_many_lengths(prompts, count=40) + of_many_lengths(prompts, count=40, temperature=0.0)
+        replies, _, _ = answer_in_turn(qwen, endless, requests, at_once=80, max_rows=6)
+
+        # Single-precision rounding reaches 1.1e-5 here: 80 replies of up to 40 tokens.
+        assert_same(replies, [answer(qwen, endless, [request])[0] for request in requests], logprobs=2e-5)
+
+    def test_columns_that_nobody_needs_are_cut_out(self, qwen, endless, prompts):
+        engine = TransformersEngine(qwen, endless)
+        short, long = prompts[0][-10:], prompts[1] * 3
+        engine.add(0, Request(long, Sampling(max_new_tokens=2)))
+        engine.add(1, Request(short, Sampling(max_new_tokens=9), seed=1))
+        engine.step()
+        (group,) = engine._groups.values()
+
+        # Two tokens written, of which the last is fed next and not yet cached.
+        assert group.batch._cache.get_seq_length() == len(short) + 1
+        whole = answer(qwen, endless, [Request(short, Sampling(max_new_tokens=9), seed=1)])
+        assert_same([reply for _, reply in engine.step()], whole)
+
+    @pytest.mark.parametrize("penalty", [1.0, 1.3])
+    def test_requests_can_be_dropped_in_flight(self, penalty, qwen, endless, prompts):
+        requests = [
+            Request(p, Sampling(max_new_tokens=2 + 10 * (i > 3), repetition_penalty=penalty), seed=i)
+            for i, p in enumerate(prompts[:12])
+        ]
+        engine = TransformersEngine(qwen, endless)
+        for ticket, request in enumerate(requests):
+            engine.add(ticket, request)
+        assert sorted(ticket for ticket, _ in engine.step()) == [0, 1, 2, 3]
+        engine.abort([5, 7, 99])
+        engine.add(5, requests[0])  # its ticket is free again
+
+        replies = {}
+        while len(replies) < 7:
+            replies |= dict(engine.step())
+        assert sorted(replies) == [4, 5, 6, 8, 9, 10, 11]
+        asked = [requests[0 if ticket == 5 else ticket] for ticket in sorted(replies)]
+        assert_same([replies[t] for t in sorted(replies)], answer(qwen, endless, asked))
+
+    def test_a_game_may_be_left_with_rows_in_flight(self, qwen, endless, prompts):
+        engine = TransformersEngine(qwen, endless)
+        engine.add(0, Request(prompts[0], Sampling(max_new_tokens=1)))
+        engine.add(1, Request(prompts[1], Sampling(max_new_tokens=9)))
+        engine.step()
+        engine.abort([1])
+        engine.add(2, Request(prompts[2], Sampling(max_new_tokens=3)))
+
+        assert_same([dict(engine.step())[2]], answer(qwen, endless, [Request(prompts[2], Sampling(max_new_tokens=3))]))
+
+    def test_a_model_without_a_cache_is_refused(self, tokenizer, generation_config, prompts):
+        config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, state_size=4, num_hidden_layers=1)
+        engine = TransformersEngine(MambaForCausalLM(config).eval(), generation_config)
+        engine.add(0, Request(prompts[0]))
+
+        with pytest.raises(ValueError, match="MambaForCausalLM gives `generate` no cache from which"):
+            engine.step()
+
+
+class TestPrefixes:
+    @pytest.mark.parametrize("name", ["qwen", "gpt2"])
+    def test_what_prompts_share_may_be_read_once(self, name, request, endless, prompts, monkeypatch):
+        monkeypatch.setattr(decoding, "SHARED_POSITIONS", 1)
+        model = request.getfixturevalue(name)
+        beginning = prompts[0][:30]
+        requests = of_many_lengths([beginning + prompt[-(5 + i % 20) :] for i, prompt in enumerate(prompts)])
+        shared, _, metrics = answer_in_turn(model, endless, requests, at_once=32)
+        whole, _, others = answer_in_turn(model, endless, requests, at_once=32, share_prefixes=False)
+
+        assert_same(shared, whole)
+        assert_same(shared, [answer(model, endless, [request])[0] for request in requests])
+        assert metrics["shared_prompt_share"] > 0.5
+        assert others["shared_prompt_share"] == 0.0
+
+    def test_equal_prompts_keep_a_token_to_read(self, qwen, endless, prompts, monkeypatch):
+        monkeypatch.setattr(decoding, "SHARED_POSITIONS", 1)
+        requests = [Request(prompts[0], Sampling(max_new_tokens=3), seed=seed) for seed in range(5)]
+        requests.append(Request((*prompts[0], prompts[0][0]), Sampling(max_new_tokens=3), seed=5))
+
+        assert_same(
+            answer(qwen, endless, requests), answer(qwen, endless, requests, share_prefixes=False), logprobs=1e-5
+        )
+
+
+class TestMetrics:
+    def test_they_count_what_was_computed(self, qwen, endless, prompts):
+        engine = TransformersEngine(qwen, endless)
+        assert engine.metrics() == {}
+        engine.add(0, Request(prompts[0][:10], Sampling(max_new_tokens=1)))
+        engine.add(1, Request(prompts[0][:6], Sampling(max_new_tokens=4)))
+        engine.step()
+        engine.step()
+        metrics = engine.metrics()
+
+        assert metrics["new_tokens"] == 5
+        # Four passes: one for two rows, three for one. At most two rows were in flight.
+        assert metrics["occupancy"] == (2 + 1 + 1 + 1) / 4 / 2
+        # Two rows of ten positions, four of them padding, and three single tokens.
+        assert metrics["padding_share"] == 4 / 23
+        assert metrics["shared_prompt_share"] == 0.0
+        assert engine.metrics() == {}
+
+    def test_copied_positions_are_not_padding(self, qwen, endless, prompts, monkeypatch):
+        monkeypatch.setattr(decoding, "SHARED_POSITIONS", 1)
+        engine = TransformersEngine(qwen, endless)
+        engine.add(0, Request((*prompts[0][:8], 1, 2), Sampling(max_new_tokens=1)))
+        engine.add(1, Request((*prompts[0][:8], 3), Sampling(max_new_tokens=1)))
+        engine.step()
+
+        # Eight positions once, and two rows of two, one of them padding.
+        assert engine.metrics() == {
+            "occupancy": 1.0,
+            "padding_share": 1 / 12,
+            "new_tokens": 2.0,
+            "shared_prompt_share": 8 / 19,
+        }
+
+
+class TestOptions:
+    """Options of `generate` for which it matters when a row was let in, or which tokens stand beside its own."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            dict(no_repeat_ngram_size=2),
+            dict(min_new_tokens=5),
+            dict(begin_suppress_tokens=[5, 6, 7]),
+            dict(exponential_decay_length_penalty=(3, 1.5)),
+            dict(forced_eos_token_id=9),
+            dict(suppress_tokens=list(range(40, 60))),
+            dict(sequence_bias=[[[11], 4.0]]),
+        ],
+        ids=lambda options: next(iter(options)),
+    )
+    def test_they_hold_for_each_row_as_if_it_were_alone(self, options, gpt2, generation_config, prompts):
+        base = GenerationConfig(**{**generation_config.to_dict(), **options})
+        requests = of_many_lengths(prompts[:10], count=30, shortest=5)
+        in_turn, _, _ = answer_in_turn(gpt2, base, requests, at_once=10)
+
+        assert_same(in_turn, [answer(gpt2, base, [request])[0] for request in requests])
+        assert in_turn != answer_in_turn(gpt2, generation_config, requests, at_once=10)[0]
+
+    def test_a_repetition_penalty_sees_no_padding_and_no_neighbour(self, gpt2, tokenizer, prompts):
+        # Padding is an ordinary token here, and a likely one, so a penalty on it would show.
+        likely = answer(gpt2, ENDLESS, [Request(p, Sampling(0.0, max_new_tokens=1)) for p in prompts[:10]])
+        padding = Counter(reply.completion_ids[0] for reply in likely).most_common(1)[0][0]
+        base = GenerationConfig(eos_token_id=10**6, pad_token_id=padding)
+        requests = of_many_lengths(prompts[:20], count=60, temperature=0.0, repetition_penalty=1.8)
+        in_turn, _, _ = answer_in_turn(gpt2, base, requests, at_once=20)
+
+        assert_same(in_turn, [answer(gpt2, base, [request])[0] for request in requests])
+        assert any(padding in reply.completion_ids for reply in in_turn)
+
+    def test_a_time_limit_cuts_replies_short(self, qwen, generation_config, prompts):
+        base = GenerationConfig(**{**generation_config.to_dict(), "max_time": 0.0, "eos_token_id": 10**6})
+
+        assert [(len(r.completion_ids), r.finish_reason) for r in answer(qwen, base, [Request(prompts[0])])] == [
+            (1, "length")
+        ]
 
 
 class TestSampling:
@@ -270,6 +546,42 @@ class TestStopping:
 
         assert all(len(r.completion_ids) <= q.sampling.max_new_tokens for q, r in zip(requests, replies, strict=True))
 
+    def test_stop_texts_end_a_reply_and_belong_to_it(self, qwen, generation_config, prompts, tokenizer):
+        sampling = Sampling(temperature=1.5, max_new_tokens=12, stop=("]}", "5"))
+        requests = [Request(p, sampling, seed=seed) for seed, p in enumerate(prompts)]
+        free = [replace(q, sampling=replace(sampling, stop=())) for q in requests]
+        replies, _, _ = answer_in_turn(qwen, generation_config, requests, at_once=16, tokenizer=tokenizer)
+
+        stopped = 0
+        for reply, whole in zip(replies, answer(qwen, generation_config, free), strict=True):
+            texts = [tokenizer.decode(whole.completion_ids[: i + 1]) for i in range(len(whole.completion_ids))]
+            cut = next((i for i, text in enumerate(texts) if "]}" in text or "5" in text), None)
+            stopped += cut is not None
+            assert reply.completion_ids == whole.completion_ids[: None if cut is None else cut + 1]
+            assert reply.finish_reason == (whole.finish_reason if cut is None else "stop")
+        assert 10 < stopped < len(prompts)
+
+    def test_a_stop_text_in_the_prompt_ends_nothing(self, qwen, endless, tokenizer):
+        prompt = tuple(tokenizer.encode("\\boxed{[4]"))
+        request = Request(prompt, Sampling(max_new_tokens=6, stop=("{[4]",)))
+        (reply,) = answer(qwen, endless, [request], tokenizer=tokenizer)
+
+        assert len(reply.completion_ids) == 6 or "{[4]" in tokenizer.decode(reply.completion_ids)
+
+    def test_the_base_options_may_name_stop_texts_too(self, qwen, generation_config, prompts, tokenizer):
+        base = GenerationConfig(**{**generation_config.to_dict(), "stop_strings": "]"})
+        requests = [Request(p, Sampling(max_new_tokens=12, stop=("5",)), seed=seed) for seed, p in enumerate(prompts)]
+        texts = [tokenizer.decode(r.completion_ids) for r in answer(qwen, base, requests, tokenizer=tokenizer)]
+
+        assert sum(text.endswith("]") for text in texts) > 10
+        assert not any("]" in text[:-1] or "5" in text[:-2] for text in texts)
+
+    def test_stop_texts_without_a_tokenizer_are_refused(self, qwen, generation_config):
+        with pytest.raises(ValueError, match="stop at \\['x'\\], and this engine has no tokenizer"):
+            TransformersEngine(qwen, generation_config).add(0, Request((1, 2), Sampling(stop=("x",))))
+        with pytest.raises(ValueError, match="stop at \\['x'\\]"):
+            TransformersEngine(qwen, GenerationConfig(stop_strings=["x"], pad_token_id=0))
+
 
 class TestPolicies:
     def test_each_request_is_answered_by_its_own_weights(self, qwen, gpt2, generation_config, prompts):
@@ -288,6 +600,19 @@ class TestPolicies:
 
         with pytest.raises(ValueError, match="names the policy 'best', and this engine holds \\['policy'\\]"):
             engine.add(0, Request((1, 2), policy="best"))
+
+    def test_policies_take_turns(self, qwen, gpt2, endless, prompts):
+        engine = TransformersEngine(qwen, endless, snapshots={"old": gpt2})
+        limits = [1, 2, 3, 1, 2, 3]
+        for ticket, limit in enumerate(limits):
+            policy = "policy" if ticket < 3 else "old"
+            engine.add(ticket, Request(prompts[ticket], Sampling(max_new_tokens=limit), policy))
+
+        assert [ticket for _ in range(6) for ticket, _ in engine.step()] == [0, 3, 1, 4, 2, 5]
+
+    def test_legal_moves_are_refused(self, qwen, generation_config):
+        with pytest.raises(ValueError, match="constrained to 2 legal moves, .* vLLM"):
+            TransformersEngine(qwen, generation_config).add(0, Request((1, 2), legal_moves=("[0]", "[1]")))
 
     def test_an_empty_prompt_is_refused(self, qwen, generation_config):
         with pytest.raises(ValueError, match="empty prompt"):

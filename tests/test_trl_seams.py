@@ -13,7 +13,9 @@ import trl
 from accelerate.utils import gather_object
 from training_runs import RecordingTrainer, config, games
 from trl import GRPOTrainer
+from trl.generation import vllm_generation
 from trl.models.utils import unwrap_model_for_generation
+from trl.trainer import grpo_trainer
 
 from trl_spiral import SpiralTrainer, _trl
 
@@ -43,11 +45,22 @@ class TestAttributes:
         assert re.search(rf"self\.{name} [+]?= ", TRAINER)
         assert name in vars(trainer)
 
+    @pytest.mark.parametrize("name", _trl.VLLM_ATTRIBUTES)
+    def test_of_trl_are_set_where_vllm_generates(self, name):
+        assert re.search(rf"self\.{name} = ", GRPO)
+
+    @pytest.mark.parametrize("name", _trl.VLLM_GENERATION_ATTRIBUTES)
+    def test_of_trls_vllm_generation_are_set_and_used_by_it(self, name):
+        source = inspect.getsource(vllm_generation.VLLMGeneration)
+
+        assert re.search(rf"self\.{name} = ", source)
+        assert len(re.findall(rf"self\.{name}\b", source)) >= 2
+
     def test_are_all_that_the_seam_touches(self):
         # Private attributes of a trainer, wherever the package names one.
         private = set(re.findall(r"\btrainer\.(_\w+)", inspect.getsource(_trl)))
 
-        assert private <= {*_trl.TRL_ATTRIBUTES, *_trl.TRAINER_ATTRIBUTES}
+        assert private <= {*_trl.TRL_ATTRIBUTES, *_trl.TRAINER_ATTRIBUTES, *_trl.VLLM_ATTRIBUTES}
 
     def test_hold_what_is_saved_of_them(self, trainer):
         assert trainer._step == 1
@@ -119,3 +132,35 @@ class TestRollouts:
 
     def test_the_version_is_one_that_we_know(self):
         assert trl.__version__.startswith("1.16.")
+
+
+class TestVLLMGeneration:
+    """What `SpiralVLLMGeneration` takes for granted."""
+
+    SOURCE = inspect.getsource(vllm_generation)
+
+    def test_is_made_by_the_trainer_under_the_name_that_is_replaced(self):
+        assert "self.vllm_generation = VLLMGeneration(" in GRPO
+        assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
+        with _trl.own_vllm_generation({}):
+            assert grpo_trainer.VLLMGeneration.func is _trl.SpiralVLLMGeneration
+        assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
+
+    def test_makes_its_engine_by_keywords_under_the_name_that_is_replaced(self):
+        assert re.search(r"self\.llm = LLM\(\n\s+model=", self.SOURCE)
+
+    @pytest.mark.parametrize("name", ["_init_vllm", "sync_weights"])
+    def test_has_the_methods_that_are_overridden(self, name):
+        assert list(inspect.signature(getattr(vllm_generation.VLLMGeneration, name)).parameters) == ["self"]
+
+    def test_looks_at_no_result_when_it_drops_the_prefix_cache(self):
+        # Once it does, ours need not.
+        assert "            self.llm.reset_prefix_cache()\n" in self.SOURCE
+        assert "            self.vllm_client.reset_prefix_cache()\n" in self.SOURCE
+
+    def test_sleeps_as_the_roll_out_does(self):
+        source = inspect.getsource(vllm_generation.VLLMGeneration.generate)
+
+        for line in ('self.llm.wake_up(tags=["kv_cache"])', "self.llm.sleep(level=2)"):
+            assert line in source
+            assert line.replace("self.", "generation.") in inspect.getsource(_trl)

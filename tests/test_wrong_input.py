@@ -71,7 +71,30 @@ class TestConfig:
             (dict(max_draw_retries=-1), "`max_draw_retries` (-1) must be at least 0."),
             (dict(eval_rows=0), "`eval_rows` (0) must be at least 1."),
             (dict(games_in_flight=0), "`games_in_flight` (0) must be at least 1, or unset."),
-            (dict(use_vllm=True), "`use_vllm` and `use_transformers_continuous_batching` are not supported"),
+            (dict(vllm_engine_kwargs={"dtype": "float32"}), "`vllm_engine_kwargs` are for an engine that the trainer"),
+            (
+                dict(use_vllm=True, vllm_mode="server", vllm_engine_kwargs={"dtype": "float32"}),
+                "`vllm_engine_kwargs` are for an engine that the trainer",
+            ),
+            (dict(vllm_server_patience=0), "`vllm_server_patience` (0) must be above 0 seconds."),
+            (dict(eval_sampling={"heat": 1}), "`eval_sampling` names 'heat'; it takes temperature, top_p,"),
+            (dict(generation_kwargs={"seed": 1}), "`generation_kwargs` must not set `seed`, `n` or `logprobs`"),
+            (
+                dict(constrain_moves=True),
+                "`constrain_moves` needs `use_vllm` and `vllm_importance_sampling_correction`",
+            ),
+            (
+                dict(use_vllm=True, constrain_moves=True, vllm_importance_sampling_correction=False),
+                "`constrain_moves` needs `use_vllm` and `vllm_importance_sampling_correction`",
+            ),
+            (
+                dict(use_vllm=True, constrain_moves=True, vllm_structured_outputs_regex="x"),
+                "`constrain_moves` and `vllm_structured_outputs_regex` both constrain a reply.",
+            ),
+            (
+                dict(use_vllm=True, top_p=0.9, vllm_importance_sampling_correction=False),
+                "vLLM's log-probabilities of filtered sampling",
+            ),
         ],
         ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
     )

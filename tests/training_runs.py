@@ -7,17 +7,20 @@ plays the runs that `runs.json` lists, one after the other, and writes what happ
 the batches as `<name>_<rank>.pkl`.
 """
 
+import importlib
 import json
 import os
 import pickle
 import signal
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from toy_games import SumGame
 from transformers import TrainerCallback
 
-from trl_spiral import SpiralConfig, SpiralTrainer
+from trl_spiral import SpiralConfig, SpiralTrainer, _trl
 from trl_spiral.games import get_game
 
 
@@ -45,6 +48,15 @@ def config(output_dir, **changes) -> SpiralConfig:
         eval_rows=8,
     )
     return SpiralConfig(**{**settings, **changes})
+
+
+def lora(**changes):
+    """Adapters on every linear layer. Large ones, so that a few steps show in the log-probabilities."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        **{"r": 8, "lora_alpha": 32, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **changes}
+    )
 
 
 def games(names):
@@ -112,13 +124,57 @@ class StopAt(TrainerCallback):
         control.should_training_stop = state.global_step >= self.step
 
 
+class TroubledEngine:
+    """An engine that breaks on one rank, in the middle of a game."""
+
+    def __init__(self, engine, trouble):
+        self._engine = engine
+        self._trouble = trouble
+        self._steps = 0
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def add(self, ticket, request):
+        if self._trouble == "hear something else":
+            request = replace(request, seed=request.seed + 1)
+        self._engine.add(ticket, request)
+
+    def step(self):
+        self._steps += 1
+        if self._steps == 3 and self._trouble == "raise":
+            raise RuntimeError("The engine is out of memory.")
+        if self._steps == 3 and self._trouble == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._engine.step()
+
+
+def make_trouble(trouble, rank, ranks_per_engine):
+    """From here on the engine of that rank breaks, and so many ranks take theirs for one and the same."""
+    opened = _trl.open_engine
+
+    @contextmanager
+    def open_engine(trainer):
+        with opened(trainer) as engine:
+            yield TroubledEngine(engine, trouble) if trainer.accelerator.process_index == rank else engine
+
+    _trl.open_engine = open_engine
+    _trl.ranks_per_engine = lambda trainer: ranks_per_engine
+
+
 def play(run, folder):
     """Plays one run and writes what happened."""
+    if "trouble" in run:
+        make_trouble(*run["trouble"])
+    if run["config"].get("vllm_mode") == "server":
+        use_gloo = importlib.import_module("vllm_on_cpu.trainer").use_gloo
+        use_gloo()
     trainer = RecordingTrainer(
         model=run["model"],
         args=config(**run["config"]),
         games=games(run["games"]),
         callbacks=[KillAt(run["kill_at"])] if run.get("kill_at") else None,
+        peft_config=lora(**run["lora"]) if "lora" in run else None,
     )
     trainer.train(resume_from_checkpoint=run.get("resume"))
     result = {

@@ -103,17 +103,20 @@ class TicTacToeCallback(TrainerCallback):
         return "\n".join(lines)
 
     def _grade(self, state) -> None:
+        if self.games is not None:
+            # On every rank, since an engine is opened by all; the first alone plays.
+            reports = [self._play(temperature) for temperature in self.temperatures]
+        elif state.is_world_process_zero:
+            reports = self._exact()
         if not state.is_world_process_zero:
             return
         numbers: dict[str, float] = {}
-        for prefix, report in zip(("", "train_temperature/"), self._reports(), strict=False):
+        for prefix, report in zip(("", "train_temperature/"), reports, strict=False):
             numbers |= {f"{prefix}{name}": value for name, value in report.items()}
         # `GRPOTrainer.log` would also flush its own metrics, in the middle of their window.
         Trainer.log(self.trainer, {f"{_PREFIX}/{name}": value for name, value in numbers.items()})
 
-    def _reports(self) -> list[dict[str, float]]:
-        if self.games is not None:
-            return [self._play(temperature) for temperature in self.temperatures]
+    def _exact(self) -> list[dict[str, float]]:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
 
         def score(prompts, replies):
@@ -124,7 +127,9 @@ class TicTacToeCallback(TrainerCallback):
     def _play(self, temperature: float) -> dict[str, float]:
         game = get_game("TicTacToe-v0")
         numbers: dict[str, float] = {}
-        with _trl.transformers_engine(self.trainer) as engine:
+        with _trl.open_engine(self.trainer) as engine:
+            if not _trl.is_first_to_play(self.trainer):
+                return numbers
             player = evaluation_player(self.trainer, temperature)
             for name, rival in (("random", RandomPlayer()), ("minimax", minimax_player())):
                 seats = []
@@ -162,16 +167,18 @@ class TranscriptCallback(TrainerCallback):
         self.temperature = temperature
 
     def on_train_end(self, args, state, control, **kwargs):
-        if not state.is_world_process_zero:
-            return
         policy, guest = evaluation_player(self.trainer, self.temperature), RandomPlayer()
         seats = self.game.traits.seats
         share = self.games // (seats + 1)
         episodes: list[Episode] = []
-        with _trl.transformers_engine(self.trainer) as engine:
+        with _trl.open_engine(self.trainer) as engine:
+            if not _trl.is_first_to_play(self.trainer):
+                return
             episodes += play_matches(self.game, policy, policy, 0, self.games - seats * share, engine)
             for seat in range(seats):
                 episodes += play_matches(self.game, policy, guest, seat, share, engine)
+        if not state.is_world_process_zero:
+            return
         folder = Path(args.output_dir) / "transcripts"
         write_transcripts(episodes, folder, self.trainer._tokenizer.decode)
         logger.info("Wrote %d transcripts to %s.", len(episodes), folder)

@@ -20,6 +20,10 @@ from trl_spiral.seeding import derive_seed
 from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Trajectory, Turn
 
 
+class WeightsLost(RuntimeError):
+    """An engine no longer holds the weights that it was given, and what it answered lately may be another's."""
+
+
 class Engine(Protocol):
     """What answers requests. How it batches them, and how it serves several policies, is its own affair."""
 

@@ -7,10 +7,12 @@ a plain `GRPOTrainer` can use it too.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
@@ -23,7 +25,7 @@ from trl_spiral.metrics import measure
 from trl_spiral.opponents import Matchmaker, mirror
 from trl_spiral.players import PolicyPlayer, random_move
 from trl_spiral.prompts import PromptRenderer
-from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, referee, until_decided
+from trl_spiral.rollout import Engine, Forfeit, Playing, Start, WeightsLost, play, referee, until_decided
 from trl_spiral.rows import Row, SampleUnit, make_rows
 from trl_spiral.seeding import derive_seed
 from trl_spiral.state import RolloutState
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MOST_IN_FLIGHT = 512
 _MARGIN = 1.03
 
 
@@ -93,12 +94,16 @@ class SelfPlayRollout:
             Whether rows that do not fit wait for the next batch.
         games_in_flight (`int`, *optional*):
             Most games under way at once; by default as many as there are rows to fill, up to 512.
+        constrain_moves (`bool`, defaults to `False`):
+            Whether the engine must constrain replies to end in a legal move.
         seed (`int`, *optional*):
             Seed of all games; the trainer's by default.
     """
 
     # Waves of games before a batch is given up on: with `filter_zero_advantages`, a wave may bring nothing.
     _MAX_WAVES = 20
+    # How often in a row an engine may be started again before the run gives up.
+    _MAX_RESTORES = 3
 
     def __init__(
         self,
@@ -116,6 +121,7 @@ class SelfPlayRollout:
         filter_zero_advantages: bool = False,
         keep_surplus: bool = True,
         games_in_flight: int | None = None,
+        constrain_moves: bool = False,
         seed: int | None = None,
     ) -> None:
         listed = [games] if isinstance(games, str | Game) else list(games)
@@ -133,7 +139,15 @@ class SelfPlayRollout:
         self.filter_zero_advantages = filter_zero_advantages
         self.keep_surplus = keep_surplus
         self.games_in_flight = games_in_flight
+        self.constrain_moves = constrain_moves
         self.seed = seed
+        if constrain_moves:
+            for game in self.games:
+                match = game.start(0)
+                if match.to_move is not None and match.observe(match.to_move).legal_actions is None:
+                    raise ValueError(
+                        f"`constrain_moves` needs games that list their legal moves, and {game.name} does not. Leave it off."
+                    )
 
         self.state = RolloutState()
         self.batch: list[Row] = []
@@ -165,16 +179,23 @@ class SelfPlayRollout:
         evaluation = not trainer.model.training
         if not self.advantages_are_replaced and not evaluation:
             self._check_groups(trainer)
-        with _trl.transformers_engine(trainer) as engine:
-            batch = self.collect(
-                len(prompts),
-                self._player(trainer),
+        # Ranks that share an engine ask it the same, since each of them runs a part of it, and divide the rows.
+        sharing = _trl.ranks_per_engine(trainer)
+        group, place = divmod(trainer.accelerator.process_index, sharing)
+        with _trl.open_engine(trainer) as engine:
+            rows = self.collect(
+                len(prompts) * sharing,
+                self._player(trainer, evaluation),
                 engine,
                 seed=trainer.args.seed if self.seed is None else self.seed,
-                rank=trainer.accelerator.process_index,
-                world_size=trainer.accelerator.num_processes,
+                rank=group,
+                world_size=trainer.accelerator.num_processes // sharing,
                 evaluation=evaluation,
+                sharing=sharing,
+                restore=lambda: _trl.restore_weights(trainer, engine),
             )
+        self._check_versions(trainer.state.global_step)
+        self.batch = batch = rows[place * len(prompts) : (place + 1) * len(prompts)]
         return {
             "prompt_ids": [row.prompt_ids for row in batch],
             "completion_ids": [row.completion_ids for row in batch],
@@ -217,6 +238,8 @@ class SelfPlayRollout:
         rank: int = 0,
         world_size: int = 1,
         evaluation: bool = False,
+        sharing: int = 1,
+        restore: Callable[[], None] | None = None,
     ) -> list[Row]:
         """
         Plays until every rank has the rows it needs.
@@ -234,12 +257,20 @@ class SelfPlayRollout:
             seed (`int`):
                 Seed of the run.
             rank, world_size (`int`):
-                Which rank this is, of how many.
+                Which rank this is, of how many; ranks that share an engine count as one.
             evaluation (`bool`, defaults to `False`):
                 Whether to leave baselines, counters and kept rows alone.
+            sharing (`int`, defaults to `1`):
+                How many ranks share each engine. All of them play the same games and get the same rows.
+            restore (`Callable[[], None]`, *optional*):
+                Gives an engine that has lost its weights the right ones again. Every rank calls it at the same time.
 
         Returns:
             `list[Row]`: Exactly `needed` rows.
+
+        Raises:
+            RuntimeError: If games bring no rows to train on, another rank has failed, or ranks that share an engine have
+                played different games.
         """
         state = RolloutState(recent_rows=self.state.recent_rows, recent_episodes=self.state.recent_episodes)
         if not evaluation:
@@ -253,10 +284,17 @@ class SelfPlayRollout:
         results: list[Result] = []
         self.episodes = []
         for _ in range(self._MAX_WAVES):
-            wave = self._play_wave(needed - len(queue), player, engine, seed, rank, world_size, evaluation)
+            wave = self._play_together(
+                partial(self._play_wave, needed - len(queue), player, engine, seed, rank, world_size, evaluation),
+                restore,
+            )
+            if sharing > 1:
+                _check_lock_step(wave, rank)
             seats = [learning_seats(episode, self.winner_learns_from_forfeit) for episode in wave]
-            # Sorted by counter, so that every rank's estimator is told the same in the same order.
-            told = sorted(gather_object(list(map(summarize, wave, seats))), key=lambda result: result.counter)
+            # Sorted by counter, so that every rank's estimator is told the same in the same order; ranks that share an
+            # engine all tell the same.
+            gathered = {result.counter: result for result in gather_object(list(map(summarize, wave, seats)))}
+            told = [gathered[counter] for counter in sorted(gathered)]
             scored = self.estimator(told, update=False)
             advantages = {result.counter: numbers for result, numbers in zip(told, scored, strict=True)}
             for episode in wave:
@@ -282,7 +320,44 @@ class SelfPlayRollout:
         self.batch = batch
         baselines = {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
         self.metrics = measure(results) | baselines | self._account(queue, carried, rest, keeps, len(spare))
+        self.metrics |= {f"selfplay/engine/{name}": value for name, value in engine.metrics().items()}
         return batch
+
+    def _play_together(
+        self, play_wave: Callable[[], list[Episode]], restore: Callable[[], None] | None
+    ) -> list[Episode]:
+        """
+        A wave on every rank, or an error on every rank: none is left to wait for one that has failed.
+
+        A rank whose engine lost its weights on the way plays its wave again, from the same numbers, once they are restored.
+        """
+        wave: list[Episode] | None = None
+        for _ in range(self._MAX_RESTORES + 1):
+            numbers = self.state.episodes, self._evaluated
+            failure: Exception | None = None
+            if wave is None:
+                try:
+                    wave = play_wave()
+                except Exception as error:
+                    self.state.episodes, self._evaluated = numbers
+                    failure = error
+            fatal = failure is not None and (restore is None or not isinstance(failure, WeightsLost))
+            known = gather_object([(failure is not None, f"{type(failure).__name__}: {failure}" if fatal else "")])
+            if fatal:
+                assert failure is not None
+                raise failure
+            for rank, (_, reason) in enumerate(known):
+                if reason:
+                    raise RuntimeError(f"Rank {rank} has failed, and this rank stops with it: {reason}")
+            if restore is not None and any(lost for lost, _ in known):
+                if failure is not None:
+                    logger.warning("%s They are sent again, and what was under way is played again.", failure)
+                restore()
+            elif wave is not None:
+                return wave
+        raise RuntimeError(
+            f"The engine lost its weights {self._MAX_RESTORES + 1} times in one batch. Look at its log."
+        )
 
     def _play_wave(
         self,
@@ -322,7 +397,7 @@ class SelfPlayRollout:
                 else:
                     return
 
-        in_flight = self.games_in_flight or min(max(missing, self.games_per_start), _MOST_IN_FLIGHT)
+        in_flight = self.games_in_flight or min(max(missing, self.games_per_start), _trl.MOST_IN_FLIGHT)
         for episode in play(games(), engine, in_flight):
             ended.append(episode)
             for seat in learning_seats(episode, self.winner_learns_from_forfeit):
@@ -410,7 +485,18 @@ class SelfPlayRollout:
         }
 
     # ---- wiring ----
-    def _player(self, trainer: GRPOTrainer) -> PolicyPlayer:
+    def _check_versions(self, version: int) -> None:
+        """Raises `RuntimeError` if another version of the weights than the trainer's present one has played."""
+        for episode in self.episodes:
+            for trajectory in episode.trajectories:
+                for turn in trajectory.turns:
+                    if turn.policy == POLICY and turn.version != version:
+                        raise RuntimeError(
+                            f"A turn of {episode.game} was written by version {turn.version} of the weights, and the "
+                            f"trainer is at {version}. Weights must be synced before every roll-out."
+                        )
+
+    def _player(self, trainer: GRPOTrainer, evaluation: bool) -> PolicyPlayer:
         conversation = self.sample_unit == "trajectory"
         tokenizer = trainer._tokenizer
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
@@ -420,7 +506,12 @@ class SelfPlayRollout:
                 _trl.appending_chat_template(tokenizer) if conversation else None,
                 trainer.args.chat_template_kwargs,
             )
-        return PolicyPlayer(self._renderer, _trl.sampling_of(trainer), conversation=conversation)
+        return PolicyPlayer(
+            self._renderer,
+            _trl.sampling_of(trainer, evaluation),
+            conversation=conversation,
+            constrain_moves=self.constrain_moves,
+        )
 
     def _check_groups(self, trainer: GRPOTrainer) -> None:
         args = trainer.args
@@ -431,6 +522,20 @@ class SelfPlayRollout:
                 "groups the turns of one game cancel each other. Or use `SpiralTrainer`, which has no groups."
             )
         self.keep_surplus = False
+
+
+def _check_lock_step(wave: Sequence[Episode], group: int) -> None:
+    """Raises `RuntimeError`, on every rank, if ranks of one group have not played the very same."""
+    played = repr([(episode.counter, episode.moves, episode.trajectories) for episode in wave])
+    checksums: dict[int, set[str]] = {}
+    for other, checksum in gather_object([(group, hashlib.blake2b(played.encode(), digest_size=8).hexdigest())]):
+        checksums.setdefault(other, set()).add(checksum)
+    for other, seen in checksums.items():
+        if len(seen) > 1:
+            raise RuntimeError(
+                f"The ranks of group {other} share one engine and have played different games (checksums "
+                f"{', '.join(sorted(seen))}): they were not asked the same. Report this, with the settings."
+            )
 
 
 class _RandomAtPrompts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ from trl import GRPOConfig
 
 from trl_spiral.games import check_game
 from trl_spiral.prompts import PROMPT_STYLES
+from trl_spiral.types import Sampling
 
 
 ESTIMATORS = ("role", "batch", "group", "none", "position")
@@ -61,6 +63,18 @@ class SpiralConfig(GRPOConfig):
         games_in_flight (`int`, *optional*):
             Most games under way at once on each rank. By default as many as the batch has rows, up to 512.
 
+        > Parameters that control generation
+
+        vllm_engine_kwargs (`dict`, *optional*):
+            More arguments of [`vllm.LLM`] in colocate mode, such as `dtype` or `block_size`. They override what the trainer
+            chooses.
+        vllm_server_patience (`float`, *optional*, defaults to `30.0`):
+            Seconds for which a vLLM server may fail in the middle of a run before the run ends. One that is started again
+            within them is given the weights again; allow for the time that takes.
+        constrain_moves (`bool`, *optional*, defaults to `False`):
+            Whether replies are constrained to end in a legal move. Needs vLLM, whose log-probabilities are then of the
+            constrained distribution; TRL's importance sampling correction accounts for that.
+
         > Parameters that control the text
 
         prompt_style (`str`, *optional*, defaults to `"chat"`):
@@ -101,7 +115,12 @@ class SpiralConfig(GRPOConfig):
 
         eval_rows (`int`, *optional*, defaults to `64`):
             Rows of self-play per evaluation, where `eval_strategy` asks for any.
+        eval_sampling (`dict`, *optional*):
+            What evaluation samples otherwise than training: fields of [`~types.Sampling`], such as
+            `{"temperature": 0.25}`.
     """
+
+    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["vllm_engine_kwargs", "eval_sampling"]
 
     # Parameters whose defaults differ from GRPO's
     max_steps: int = field(
@@ -143,6 +162,20 @@ class SpiralConfig(GRPOConfig):
     games_in_flight: int | None = field(
         default=None,
         metadata={"help": "Most games under way at once on each rank. Default: rows of the batch, up to 512."},
+    )
+
+    # Parameters that control generation
+    vllm_engine_kwargs: dict | str | None = field(
+        default=None,
+        metadata={"help": "More arguments of `vllm.LLM` in colocate mode. They override what the trainer chooses."},
+    )
+    vllm_server_patience: float = field(
+        default=30.0,
+        metadata={"help": "Seconds for which a vLLM server may fail in the middle of a run before the run ends."},
+    )
+    constrain_moves: bool = field(
+        default=False,
+        metadata={"help": "Whether replies are constrained to end in a legal move. Needs vLLM."},
     )
 
     # Parameters that control the text
@@ -198,15 +231,21 @@ class SpiralConfig(GRPOConfig):
 
     # Parameters that control evaluation
     eval_rows: int = field(default=64, metadata={"help": "Rows of self-play per evaluation, where there is any."})
+    eval_sampling: dict | str | None = field(
+        default=None,
+        metadata={"help": "Fields of `Sampling` in which evaluation differs from training, as JSON."},
+    )
 
     def __post_init__(self):
         if isinstance(self.games, str):
             self.games = [self.games]
         self._check_self_play()
-        # `GRPOConfig` turns on checkpointing under a name that transformers 5.23 deprecates. Its value is unchanged.
-        if self.activation_checkpointing is None or not self.activation_checkpointing:
+        # `GRPOConfig` turns on checkpointing under a name that transformers 5.23 deprecates for another, which older
+        # ones do not have. Its value is unchanged.
+        if not getattr(self, "activation_checkpointing", True):
             self.activation_checkpointing = bool(self.gradient_checkpointing)
         super().__post_init__()
+        self._check_generation()
 
     def _check_self_play(self):
         for name in self.games:
@@ -265,10 +304,40 @@ class SpiralConfig(GRPOConfig):
                 f"`entropy_coef_end` ({self.entropy_coef_end}) moves `entropy_coef`, which must start away from 0 and not "
                 "be adaptive. Set `entropy_coef`, or leave `entropy_coef_end` unset."
             )
-        if self.use_vllm or self.use_transformers_continuous_batching:
+
+    def _check_generation(self):
+        """What the parent class has parsed and filled in by now."""
+        if self.vllm_engine_kwargs and not (self.use_vllm and self.vllm_mode == "colocate"):
             raise ValueError(
-                "`use_vllm` and `use_transformers_continuous_batching` are not supported by this version: self-play "
-                "generates with transformers. Leave both unset."
+                "`vllm_engine_kwargs` are for an engine that the trainer starts: `use_vllm` with `vllm_mode='colocate'`. "
+                "Give a server its flags where it is started."
+            )
+        if self.vllm_server_patience <= 0:
+            raise ValueError(f"`vllm_server_patience` ({self.vllm_server_patience}) must be above 0 seconds.")
+        fields = [field.name for field in dataclasses.fields(Sampling)]
+        if unknown := sorted(set(self.eval_sampling or ()) - set(fields)):
+            raise ValueError(f"`eval_sampling` names {unknown[0]!r}; it takes {', '.join(fields)}.")
+        options = self.generation_kwargs or {}
+        if "seed" in options or "n" in options or "logprobs" in options:
+            raise ValueError(
+                "`generation_kwargs` must not set `seed`, `n` or `logprobs`: every reply has a seed of its own, made from "
+                "the run's `seed`, and one log-probability a token."
+            )
+        correcting = self.use_vllm and self.vllm_importance_sampling_correction
+        if self.constrain_moves and not correcting:
+            raise ValueError(
+                "`constrain_moves` needs `use_vllm` and `vllm_importance_sampling_correction`: the constraint changes the "
+                "distribution that replies are drawn from, and only vLLM reports and TRL corrects that."
+            )
+        if self.constrain_moves and self.vllm_structured_outputs_regex is not None:
+            raise ValueError(
+                "`constrain_moves` and `vllm_structured_outputs_regex` both constrain a reply. Choose one of them."
+            )
+        filtered = self.top_p < 1.0 or self.top_k > 0 or self.min_p or self.repetition_penalty != 1.0
+        if self.use_vllm and not correcting and filtered:
+            raise ValueError(
+                "vLLM's log-probabilities of filtered sampling (`top_p`, `top_k`, `min_p`, `repetition_penalty`) are not "
+                "the policy's. Leave `vllm_importance_sampling_correction` on, or sample unfiltered."
             )
 
     @staticmethod

@@ -123,6 +123,7 @@ class SpiralTrainer(GRPOTrainer):
             args = SpiralConfig(f"{name.rstrip('/').split('/')[-1]}-SPIRAL")
         check_world_size(args)
         check_output_dir(args.output_dir)
+        check_sharding(args)
         if processing_class is None:
             processing_class = load_tokenizer(model, args)
         check_prompt_style(args.prompt_style, processing_class.chat_template)
@@ -142,16 +143,21 @@ class SpiralTrainer(GRPOTrainer):
             filter_zero_advantages=args.filter_zero_advantages,
             keep_surplus=args.keep_surplus,
             games_in_flight=args.games_in_flight,
+            constrain_moves=args.constrain_moves,
         )
         self.rollout.estimator = estimator or make_estimator(args, self.rollout.games)
         self.rollout.advantages_are_replaced = True
         self.results_table: str | None = None
         self._old_logps_due = False
+        self._latest_logps: torch.Tensor | None = None
 
         def selfplay_return(**kwargs):
             return self.rollout.reward_func(**kwargs)
 
-        with warnings.catch_warnings():
+        with (
+            warnings.catch_warnings(),
+            _trl.own_vllm_generation(colocate_kwargs(model, args), args.vllm_server_patience),
+        ):
             # TRL tells whoever passes a `rollout_func` that it is experimental. That is ours to know: the range of TRL
             # versions is pinned, and `tests/test_trl_seams.py` watches what we use of it.
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'", category=UserWarning)
@@ -181,7 +187,7 @@ class SpiralTrainer(GRPOTrainer):
     # ---- batches ----
     def _generate_and_score_completions(self, inputs):
         # What TRL asks for first, where it asks at all, are the log-probabilities of the batch under the old policy.
-        self._old_logps_due = self._needs_old_logps()
+        self._old_logps_due = self._needs_old_logps() and not self._corrects_for_vllm
         output = super()._generate_and_score_completions(inputs)
         self._old_logps_due = False
         rows = self.rollout.batch
@@ -194,15 +200,23 @@ class SpiralTrainer(GRPOTrainer):
             output["advantages"] = self._padded([row.advantages for row in rows], width)
         else:
             output["advantages"] = torch.tensor([row.advantage for row in rows], device=self.accelerator.device)
-        if self.model.training and any(row.version != self.state.global_step for row in rows):
-            # TRL takes the first ratio for one where it can, which is wrong for rows that waited for this batch.
+        waited = [row.version != self.state.global_step for row in rows]
+        if self.model.training and any(waited) and not self._corrects_for_vllm:
+            # TRL takes the first ratio for one where it can, which is wrong for rows that waited for this batch. Its
+            # correction for vLLM covers them: there the ratio is to the policy that sampled.
             output["old_per_token_logps"] = self._padded([row.logprobs for row in rows], width)
+        output["selfplay_waited"] = torch.tensor(waited, device=self.accelerator.device)
         if self.log_completions:
             tokenizer = self._tokenizer
             prompts = [[{"role": "user", "content": tokenizer.decode(row.prompt_ids)}] for row in rows]
             _trl.replace_log(self, "prompt", gather_object(prompts))
             _trl.replace_log(self, "advantages", gather_object([row.advantage for row in rows]))
         return output
+
+    @property
+    def _corrects_for_vllm(self) -> bool:
+        """Whether TRL itself accounts for the difference between its log-probabilities and the sampler's."""
+        return self.use_vllm and self.vllm_importance_sampling_correction
 
     def _needs_old_logps(self) -> bool:
         """Whether TRL would run the model over the batch for its old log-probabilities (as in TRL 1.16)."""
@@ -215,9 +229,33 @@ class SpiralTrainer(GRPOTrainer):
             # that an earlier policy wrote.
             self._old_logps_due = False
             return self._padded([row.logprobs for row in self.rollout.batch], logits_to_keep), None, None
-        return super()._get_per_token_logps_and_entropies(
+        result = super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
         )
+        self._latest_logps = result[0].detach()
+        return result
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        cycle = self.args.steps_per_generation * self.num_iterations
+        if self.model.training and self._step % cycle < self.args.gradient_accumulation_steps:
+            self._log_logprob_difference(inputs)
+        return loss
+
+    def _log_logprob_difference(self, inputs: dict[str, Any]) -> None:
+        """
+        Logs how far the log-probabilities of whoever sampled are from the trainer's.
+
+        To be called on every rank, where no step has been taken since the rows were sampled. Rows that waited for this
+        batch do not count; in TRL's metric of the same, which it has for vLLM alone, they do.
+        """
+        written = inputs["completion_mask"] * inputs.get("tool_mask", 1) * ~inputs["selfplay_waited"][:, None]
+        difference = (self._latest_logps - inputs["sampling_per_token_logps"]).abs()[written.bool()]
+        totals = torch.stack([difference.sum(), torch.tensor(difference.numel(), device=difference.device)])
+        largest = difference.max() if difference.numel() else torch.zeros((), device=difference.device)
+        total, number = self.accelerator.reduce(totals, "sum").tolist()
+        self._metrics["train"]["selfplay/logprob_difference/mean"].append(total / max(number, 1))
+        self._metrics["train"]["selfplay/logprob_difference/max"].append(self.accelerator.gather(largest).max().item())
 
     def _padded(self, values: list[list[float]], width: int) -> torch.Tensor:
         """Shape (rows, width), zeros on the right."""
@@ -315,6 +353,45 @@ class SpiralTrainer(GRPOTrainer):
         card = path.read_text(encoding="utf-8")
         before, mark, after = card.partition("## Training procedure")
         path.write_text(f"{before}{section}\n{mark}{after}" if mark else f"{card}\n{section}", encoding="utf-8")
+
+
+def colocate_kwargs(model: str | PreTrainedModel, args: SpiralConfig) -> dict[str, Any]:
+    """
+    What a colocated vLLM is told beyond what TRL tells it. `args.vllm_engine_kwargs` overrides all of it.
+
+    TRL gives no dtype, so that vLLM would run float32 weights in bfloat16 while the trainer does not.
+    """
+    if not args.use_vllm or args.vllm_mode != "colocate":
+        return {}
+    if args.bf16 or args.fp16:
+        dtype = "bfloat16" if args.bf16 else "float16"
+    else:
+        wanted = (args.model_init_kwargs or {}).get("dtype", "float32") if isinstance(model, str) else model.dtype
+        dtype = str(wanted).removeprefix("torch.")
+    rows = args.per_device_train_batch_size * args.steps_per_generation * args.vllm_tensor_parallel_size
+    kwargs = {
+        "dtype": dtype,
+        # Turns of a game share their beginnings, and games their rules.
+        "enable_prefix_caching": True,
+        "max_num_seqs": args.games_in_flight or min(rows, _trl.MOST_IN_FLIGHT),
+    }
+    if args.use_cpu:
+        # Blocks of 128, the default there, are longer than most prompts: nothing would be found again. And compiling
+        # takes longer than it saves.
+        kwargs |= {"block_size": 32, "enforce_eager": True}
+    return kwargs | (args.vllm_engine_kwargs or {})
+
+
+def check_sharding(args: SpiralConfig) -> None:
+    """
+    Raises:
+        ValueError: If the model is sharded in a way that no rank can generate from alone.
+    """
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true") and not args.use_vllm:
+        raise ValueError(
+            "FSDP shards the weights and transformers cannot gather them for a roll-out, in which ranks generate "
+            "unequally. Generate with vLLM: `use_vllm=True`."
+        )
 
 
 def make_estimator(args: SpiralConfig, games: Sequence[Game]) -> AdvantageEstimator:

@@ -1,8 +1,4 @@
-"""What answers requests. Torch starts here."""
-
-from __future__ import annotations
-
-from trl_spiral.engines.transformers import TransformersEngine
-
-
-__all__ = ["TransformersEngine"]
+"""
+What answers requests. Torch starts here, with `transformers.py`, `continuous.py`, `vllm.py` and `scoring.py`; the engines
+behind an address (`http.py`, `endpoint.py`, `router.py`) do without.
+"""

@@ -1,44 +1,94 @@
 """
-Generation with transformers, on any device: `generate` over all that waits, with our own decoding step.
+Generation with transformers, on any device: one decoding loop that rows enter and leave.
 
 `generate` prepares the cache, the logits processors and the stopping criteria, so every generation option of
-transformers takes effect; the step below draws each row's tokens from that row's own seed, so a reply does not depend on
-what is decoded beside it (up to rounding of batched arithmetic), records log-probabilities, and stops paying for rows
-that are done.
+transformers takes effect; the loop is ours (`decoding.py`). It draws each row's tokens from that row's own seed, so a
+reply does not depend on what is decoded beside it (up to rounding of batched arithmetic), records log-probabilities, and
+hands over a reply as soon as it is done, while the others go on.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
+from transformers.generation import StopStringCriteria
 
+from trl_spiral.engines.decoding import Batch, Row, Style, Usage
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+ADMISSION_SHARE = 1 / 4
+"""
+Requests wait until they are this share of the rows in flight. Letting some in costs a pass over their prompts, during
+which the rows in flight stand still, and a copy of the cache; keeping them waiting leaves the batch narrower than it
+could be.
+"""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests for the same weights, drawn in the same way."""
+
+    style: Style
+    waiting: dict[int, Row] = field(default_factory=dict)
+    batch: Batch | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.batch.rows) if self.batch else 0
+
+    def admit(self, room: int) -> list[Row]:
+        """Lets waiting rows in, where that pays. Returns those for whom one token was enough."""
+        number = min(len(self.waiting), room)
+        if number == 0 or number < ADMISSION_SHARE * self.in_flight:
+            return []
+        if self.in_flight and self.batch and not self.batch.grows:
+            return []
+        tickets = list(self.waiting)[:number]
+        arrivals = Batch(self.style, [self.waiting.pop(ticket) for ticket in tickets])
+        done = arrivals.step()
+        if not self.in_flight:
+            self.batch = arrivals
+        elif self.batch and arrivals.rows:
+            self.batch.join(arrivals)
+        return done
 
 
 class TransformersEngine:
     """
-    Answers requests by padded batches.
+    Answers requests with one decoding loop, whose rows come and go.
+
+    A step decodes until at least one row is done. Requests that share weights and sampling are decoded together, however
+    long their replies may grow; each such group has a batch of its own, and groups take turns. Rows of models whose cache
+    is not one column per token (sliding windows, recurrent layers, static or quantized caches) are decoded to the last
+    before others are let in.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
             The current policy, unwrapped. Its padding token must be set in `generation_config`.
         generation_config ([`~transformers.GenerationConfig`]):
-            Base of every request; the request's own [`~types.Sampling`] overrides it.
+            Base of every request; the request's own [`~types.Sampling`] overrides it, and adds to its `stop_strings`.
         version (`int`):
             Version of the policy's weights, recorded in every reply.
         snapshots (`Mapping[str, PreTrainedModel]`, *optional*):
             Other models by policy name.
         max_rows (`int`, defaults to `512`):
-            Most sequences decoded at once.
+            Most sequences decoded at once, all groups together.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
+            Needed for stop texts only.
+        share_prefixes (`bool`, defaults to `True`):
+            Whether what all prompts of a batch begin with is computed once, where that is enough to pay.
+
+    Raises:
+        ValueError: If the base configuration has stop texts and there is no tokenizer to read them.
     """
 
     def __init__(
@@ -48,20 +98,29 @@ class TransformersEngine:
         version: int = 0,
         snapshots: Mapping[str, PreTrainedModel] | None = None,
         max_rows: int = 512,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        share_prefixes: bool = True,
     ) -> None:
         self._models = {POLICY: model, **(snapshots or {})}
         self._base_config = generation_config
-        self._configs: dict[Sampling, GenerationConfig] = {}
         self._version = version
         self._max_rows = max_rows
-        self._waiting: dict[int, Request] = {}
+        self._tokenizer = tokenizer
+        self._share_prefixes = share_prefixes
+        self._usage = Usage()
+        self._styles: dict[tuple[str, Sampling], Style] = {}
+        self._groups: dict[tuple[str, Sampling], _Group] = {}
+        texts = generation_config.stop_strings or ()
+        self._stop_texts = (texts,) if isinstance(texts, str) else tuple(texts)
+        self._check_stop_texts(self._stop_texts)
 
     def add(self, ticket: int, request: Request) -> None:
         """
         Takes a request.
 
         Raises:
-            ValueError: If it names a policy whose weights this engine does not hold, or if its prompt is empty.
+            ValueError: If it names a policy whose weights this engine does not hold, has no prompt as token ids, is
+                constrained to legal moves, or names stop texts without a tokenizer to read them.
         """
         if request.policy not in self._models:
             raise ValueError(
@@ -70,62 +129,75 @@ class TransformersEngine:
             )
         if not request.prompt_ids:
             raise ValueError("A request has an empty prompt. Check the prompt style.")
-        self._waiting[ticket] = request
+        if request.legal_moves:
+            raise ValueError(
+                f"A request is constrained to {len(request.legal_moves)} legal moves, and transformers cannot do that. "
+                "Let vLLM generate, or leave the moves free."
+            )
+        self._check_stop_texts(request.sampling.stop)
+        # Replies of different lengths may share a batch, so the limit is no part of the key.
+        key = request.policy, replace(request.sampling, max_new_tokens=1)
+        if key not in self._groups:
+            self._groups[key] = _Group(self._style(*key))
+        self._groups[key].waiting[ticket] = Row(ticket, request, random.Random(request.seed))
 
     def abort(self, tickets: Sequence[int]) -> None:
-        """Forgets requests."""
-        for ticket in tickets:
-            self._waiting.pop(ticket, None)
+        """Forgets requests, waiting or in flight."""
+        gone = set(tickets)
+        for group in self._groups.values():
+            for ticket in gone & group.waiting.keys():
+                del group.waiting[ticket]
+            if group.batch:
+                group.batch.drop([row for row in group.batch.rows if row.ticket in gone])
 
     def metrics(self) -> dict[str, float]:
-        """Nothing yet."""
-        return {}
+        """
+        How well the engine was used since it was last asked; nothing if it was not.
 
-    def step(self) -> list[tuple[int, Reply]]:
-        """Answers the oldest requests that share weights and sampling, as many as fit in one batch."""
-        first = next(iter(self._waiting.values()))
-        tickets = [
-            ticket
-            for ticket, request in self._waiting.items()
-            if request.policy == first.policy and request.sampling == first.sampling
-        ][: self._max_rows]
-        requests = [self._waiting.pop(ticket) for ticket in tickets]
-        return list(zip(tickets, self._answer(requests), strict=True))
+        Returns:
+            `dict[str, float]`: `occupancy`: rows that a forward pass gives a token, on average over all passes, as a
+            share of the most rows in flight at once; below one, because replies end and others are being read.
+            `padding_share`: share of the token positions computed that were padding. `new_tokens`: tokens sampled.
+            `shared_prompt_share`: share of the prompts' tokens that were copied from another row instead of computed.
+        """
+        metrics = self._usage.metrics()
+        self._usage.clear()
+        return metrics
 
     @torch.no_grad()
-    def _answer(self, requests: list[Request]) -> list[Reply]:
-        model = self._models[requests[0].policy]
-        sampling = requests[0].sampling
-        config = self._config(sampling)
-        width = max(len(request.prompt_ids) for request in requests)
-        pad = config.pad_token_id
-        ids = [[pad] * (width - len(request.prompt_ids)) + list(request.prompt_ids) for request in requests]
-        mask = [[0] * (width - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in requests]
-        record = _Record([random.Random(request.seed) for request in requests], sampling.temperature)
-        model.generate(
-            torch.tensor(ids, device=model.device),
-            attention_mask=torch.tensor(mask, device=model.device),
-            generation_config=config,
-            custom_generate=_decode,
-            record=record,
-        )
-        policy_version = self._version if requests[0].policy == POLICY else 0
-        eos = config.eos_token_id
-        ends = {eos} if isinstance(eos, int) else set(eos or ())
-        return [
-            Reply(
-                completion_ids=tuple(tokens),
-                logprobs=tuple(logprobs),
-                finish_reason="length"
-                if len(tokens) >= sampling.max_new_tokens and tokens[-1] not in ends
-                else "stop",
-                version=policy_version,
-            )
-            for tokens, logprobs in zip(record.tokens, record.logprobs, strict=True)
-        ]
+    def step(self) -> list[tuple[int, Reply]]:
+        """Decodes until at least one request is answered; the batch whose turn it is goes on from where it stood."""
+        in_flight = sum(group.in_flight for group in self._groups.values())
+        room = self._max_rows - in_flight
+        ready = (key for key, group in self._groups.items() if group.in_flight or (group.waiting and room))
+        key = next(ready, None)
+        assert key is not None, "an engine is only asked to work while something waits"
+        group = self._groups.pop(key)
+        waiting = len(group.waiting)
+        done = group.admit(room)
+        self._usage.most_rows = max(self._usage.most_rows, in_flight + waiting - len(group.waiting))
+        while not done:
+            done = group.batch.step()
+        if group.in_flight or group.waiting:
+            self._groups[key] = group  # at the end of the queue
+        return [(row.ticket, self._reply(row)) for row in done]
 
-    def _config(self, sampling: Sampling) -> GenerationConfig:
-        if sampling not in self._configs:
+    def _reply(self, row: Row) -> Reply:
+        return Reply(
+            completion_ids=tuple(row.tokens),
+            logprobs=tuple(row.logprobs),
+            finish_reason="stop" if row.ended else "length",
+            version=self._version if row.request.policy == POLICY else 0,
+        )
+
+    def _check_stop_texts(self, texts: Sequence[str]) -> None:
+        if texts and self._tokenizer is None:
+            raise ValueError(
+                f"Replies are to stop at {list(texts)}, and this engine has no tokenizer. Pass `tokenizer`."
+            )
+
+    def _style(self, policy: str, sampling: Sampling) -> Style:
+        if (policy, sampling) not in self._styles:
             config = copy.deepcopy(self._base_config)
             config.update(
                 do_sample=sampling.temperature > 0,
@@ -134,85 +206,17 @@ class TransformersEngine:
                 top_k=sampling.top_k,
                 min_p=sampling.min_p,
                 repetition_penalty=sampling.repetition_penalty,
-                max_new_tokens=sampling.max_new_tokens,
                 return_dict_in_generate=False,
+                stop_strings=None,
             )
-            self._configs[sampling] = config
-        return self._configs[sampling]
-
-
-class _Record:
-    """What a batch has sampled so far, and each row's source of randomness."""
-
-    def __init__(self, rngs: list[random.Random], temperature: float) -> None:
-        self.rngs = rngs
-        self.temperature = temperature
-        self.tokens: list[list[int]] = [[] for _ in rngs]
-        self.logprobs: list[list[float]] = [[] for _ in rngs]
-
-
-def _decode(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    logits_processor: Any,
-    stopping_criteria: Any,
-    generation_config: GenerationConfig,
-    record: _Record,
-    **model_kwargs: Any,
-) -> torch.Tensor:
-    """Decoding loop for `generate(custom_generate=...)`. `input_ids` has shape (rows, width), left-padded."""
-    mask, cache = model_kwargs["attention_mask"], model_kwargs["past_key_values"]
-    if mask is None:  # `generate` drops a mask of ones: all prompts are equally long
-        mask = torch.ones_like(input_ids)
-    accepted = inspect.signature(model.forward).parameters
-    extra = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
-    rows = list(range(len(input_ids)))
-    fed, positions = input_ids, (mask.cumsum(-1) - 1).clamp(min=0)
-    while True:
-        if "position_ids" in accepted:
-            extra["position_ids"] = positions
-        output = model(input_ids=fed, attention_mask=mask, past_key_values=cache, use_cache=True, **extra)
-        logits = output.logits[:, -1].float()
-        scores = logits_processor(input_ids, logits)
-        if generation_config.do_sample:
-            uniform = torch.tensor([record.rngs[row].random() for row in rows], dtype=torch.float64)
-            chosen = _draw(scores, uniform.to(scores.device))
-        else:
-            chosen = scores.argmax(-1)
-        logprobs = (logits / (record.temperature or 1.0)).log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
-        for row, token, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
-            record.tokens[row].append(token)
-            record.logprobs[row].append(logprob)
-        input_ids = torch.cat([input_ids, chosen[:, None]], dim=-1)
-        going = ~stopping_criteria(input_ids, None)
-        left = going.sum().item()
-        if left == 0:
-            return input_ids
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
-        fed, positions = chosen[:, None], positions[:, -1:] + 1
-        if left < len(rows):
-            # A finished row costs a full share of every later step; dropping it costs one copy of the cache.
-            kept = going.nonzero()[:, 0]
-            rows = [rows[index] for index in kept.tolist()]
-            input_ids, mask, fed, positions = input_ids[kept], mask[kept], fed[kept], positions[kept]
-            cache.batch_select_indices(kept)
-
-
-def _draw(scores: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """
-    Samples one token a row by inverting the cumulative distribution.
-
-    Args:
-        scores (`torch.Tensor` of shape (rows, vocabulary)):
-            Processed logits; filtered tokens are -inf.
-        uniform (`torch.Tensor` of shape (rows,)):
-            One number in [0, 1) per row, float64.
-
-    Returns:
-        `torch.Tensor` of shape (rows,): Token ids, none of probability zero.
-    """
-    # float64: in float32, the rounding of a cumulative sum over 150,000 tokens would swallow rare ones.
-    cumulative = scores.double().softmax(-1).cumsum(-1)
-    return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0].clamp(
-        max=scores.shape[-1] - 1
-    )
+            texts = [*self._stop_texts, *sampling.stop]
+            self._styles[policy, sampling] = Style(
+                model=self._models[policy],
+                config=config,
+                temperature=sampling.temperature or 1.0,
+                # Made once: `generate` would read the whole vocabulary anew for every batch.
+                stop=StopStringCriteria(self._tokenizer, texts) if texts else None,
+                share_prefixes=self._share_prefixes,
+                usage=self._usage,
+            )
+        return self._styles[policy, sampling]

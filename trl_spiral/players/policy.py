@@ -22,6 +22,8 @@ class PolicyPlayer:
             in one training row. Otherwise each prompt is the observation alone.
         name (`str`, *optional*):
             For tables and transcripts; the policy's name by default.
+        constrain_moves (`bool`, defaults to `False`):
+            Whether the engine must constrain replies to end in a legal move.
     """
 
     def __init__(
@@ -31,16 +33,19 @@ class PolicyPlayer:
         policy: str = POLICY,
         conversation: bool = False,
         name: str | None = None,
+        constrain_moves: bool = False,
     ) -> None:
         self.renderer = renderer
         self.sampling = sampling
         self.policy = policy
         self.name = name or policy
         self._prompt = renderer.continuation if conversation else renderer.prompt
+        self._constrain_moves = constrain_moves
 
     def ask(self, observation: Observation) -> Request:
         """The prompt, as token ids."""
-        return Request(self._prompt(observation), self.sampling, self.policy, observation.seed)
+        moves = observation.legal_actions or () if self._constrain_moves else ()
+        return Request(self._prompt(observation), self.sampling, self.policy, observation.seed, legal_moves=moves)
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
         """The move in the reply. A truncated or lost reply holds none."""

@@ -1,0 +1,219 @@
+"""A server that speaks enough of vLLM's and OpenAI's HTTP protocol to play games with, and misbehaves when it is told to.
+
+It answers `/v1/completions` (token ids in and out, as `vllm serve` does), `/chat/completions`, `/v1/models` and
+`/metrics`. What it says is a function of the test's; by default, token 7 three times, or `\\boxed{[4]}`. It is a real
+server on a real socket: connections are kept alive, many are served at once, and it can die and be started again.
+"""
+
+import json
+import select
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+Body = dict[str, Any]
+Tokens = tuple[int, ...]
+
+
+def three_sevens(body: Body) -> Tokens:
+    return (7, 7, 7)
+
+
+def middle(body: Body) -> str:
+    return "I take the middle: \\boxed{[4]}"
+
+
+class CompletionsServer:
+    """
+    A server on a free port, to be used as a context manager.
+
+    Args:
+        tokens (`Callable[[Body], Tokens]`):
+            Token ids of the reply to a completion request.
+        text (`Callable[[Body], str]`):
+            The reply to a chat.
+
+    Attributes:
+        seen (`list[tuple[str, dict[str, str], Body]]`):
+            Path, headers and body of every request posted, refused ones included, as they came.
+        gate (`threading.Event`):
+            No posted request is answered while this is not set. It is, at first.
+        most_at_once (`int`):
+            Most posted requests that it ever had to answer at one time.
+        hung_up (`int`):
+            Requests whose sender hung up while they waited at the gate.
+        dropped (`int`):
+            How many of the next requests are cut off without an answer.
+        failures (`list[tuple[int, object]]`):
+            Status and content with which the next requests are refused, in this order.
+        spoil (`Callable[[Body], object]`):
+            Last change to every answer.
+        pages (`dict[str, bytes]`):
+            What a GET finds.
+    """
+
+    def __init__(self, tokens: Callable[[Body], Tokens] = three_sevens, text: Callable[[Body], str] = middle) -> None:
+        self.tokens, self.text = tokens, text
+        self.seen: list[tuple[str, dict[str, str], Body]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.lock = threading.Lock()
+        self.at_once = self.most_at_once = self.hung_up = self.dropped = 0
+        self.failures: list[tuple[int, object]] = []
+        self.spoil: Callable[[Body], object] = lambda answer: answer
+        self.starts = 0
+        self.pages: dict[str, bytes] = {"/v1/models": b'{"data": [{"id": "tiny"}, {"id": "other"}]}'}
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def bodies(self) -> list[Body]:
+        return [body for _, _, body in self.seen]
+
+    def start(self) -> None:
+        """Starts it, again on the same port."""
+        self.starts += 1
+        self.pages["/metrics"] = f"# HELP\nprocess_start_time_seconds {1.7e9 + self.starts:.2f}\n".encode()
+        self.alive = True
+        self.connections: set[socket.socket] = set()
+        self.server = _Server(("127.0.0.1", self.port), _Handler)
+        self.server.owner = self
+        self.port = self.server.server_address[1]
+        # Polled often, so that `kill` need not wait for it.
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def kill(self) -> None:
+        """Dies like a process: whoever waits for an answer is cut off, and nobody listens any more."""
+        self.alive = False
+        self.server.shutdown()
+        self.hang_up()
+        self.server.server_close()
+        self.thread.join()
+
+    def hang_up(self) -> None:
+        """Ends every connection, as servers do with idle ones."""
+        with self.lock:
+            connections = list(self.connections)
+        for connection in connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.alive:
+            self.kill()
+
+    def completion(self, body: Body) -> Body:
+        """What vLLM 0.31 answers to `/v1/completions`, as far as anybody looks at it."""
+        ids = list(self.tokens(body))
+        choice = {
+            "index": 0,
+            "text": "",
+            "logprobs": {
+                "tokens": [f"token_id:{token}" for token in ids],
+                "token_logprobs": [-0.25] * len(ids),
+                "top_logprobs": [{f"token_id:{token}": -0.25} for token in ids],
+            },
+            "finish_reason": "length" if len(ids) == body["max_tokens"] else "stop",
+            "prompt_token_ids": body["prompt"],
+            "token_ids": ids,
+        }
+        return {"object": "text_completion", "model": body["model"], "choices": [choice]}
+
+    def chat(self, body: Body) -> Body:
+        message = {"role": "assistant", "content": self.text(body)}
+        return {
+            "object": "chat.completion",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 5},
+        }
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 512  # at the usual 5, a burst of connections is made to wait a second and more
+    allow_reuse_address = True
+    daemon_threads = False
+    block_on_close = True
+    owner: CompletionsServer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and content go out in two writes
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        with self.server.owner.lock:
+            self.server.owner.connections.add(self.connection)
+        if not self.server.owner.alive:  # accepted in the moment of death
+            self.server.owner.hang_up()
+
+    def finish(self) -> None:
+        with self.server.owner.lock:
+            self.server.owner.connections.discard(self.connection)
+        super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on the terminal."""
+
+    def do_GET(self) -> None:
+        page = self.server.owner.pages.get(self.path)
+        self.answer(200 if page is not None else 404, page if page is not None else b'{"detail": "Not Found"}')
+
+    def do_POST(self) -> None:
+        owner = self.server.owner
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with owner.lock:
+            owner.seen.append((self.path, dict(self.headers), body))
+            owner.at_once += 1
+            owner.most_at_once = max(owner.most_at_once, owner.at_once)
+            failure = owner.failures.pop(0) if owner.failures else None
+            drop = owner.dropped > 0
+            owner.dropped -= drop
+        try:
+            if not self.wait_at_gate() or drop:
+                self.close_connection = True
+                return
+        finally:
+            with owner.lock:
+                owner.at_once -= 1
+        if failure is not None:
+            self.answer(failure[0], json.dumps(failure[1]).encode())
+            return
+        made = {"/v1/completions": owner.completion, "/chat/completions": owner.chat}[self.path](body)
+        answer = owner.spoil(made)
+        self.answer(200, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+    def wait_at_gate(self) -> bool:
+        """Whether the sender is still there when the gate opens."""
+        owner = self.server.owner
+        while not owner.gate.wait(0.01):
+            # The other side sends nothing while it waits, so what can be read is its farewell.
+            if not owner.alive or select.select([self.connection], [], [], 0)[0]:
+                with owner.lock:
+                    owner.hung_up += 1
+                return False
+        return owner.alive
+
+    def answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)

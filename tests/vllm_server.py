@@ -1,0 +1,170 @@
+"""
+A real vLLM server in a process of its own, for tests marked `vllm`: started, killed, started again on its port.
+
+    with vllm_server(model_dir) as server:
+        requests.post(f"{server.base_url}/v1/completions", json=…)
+
+It runs the plugin in `tests/vllm_cpu`, so a trainer that called `vllm_on_cpu.trainer.use_gloo` can send it weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+
+# What TRL asks of a server for GRPO (https://huggingface.co/docs/trl/v1.16.0/en/vllm_integration), gloo in place of
+# NCCL. float32 because the tests compare log-probabilities to 1e-5; vLLM would otherwise take bfloat16.
+FLAGS: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "enable_scale_out": True,
+    "logprobs_mode": "processed_logprobs",
+    "max_logprobs": -1,
+    "max_model_len": 2048,
+    "weight_transfer_config": {"backend": "gloo"},
+}
+# Beside what `conftest.py` sets for all of vLLM. Weights are synchronized through development endpoints.
+ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+PATIENCE = 240  # seconds until a server is up; it takes about 20 on two idle cores
+
+
+class VLLMServer:
+    """
+    A server process and all that it starts.
+
+    Attributes:
+        base_url (`str`):
+            `http://127.0.0.1:<port>`, the same after a restart.
+        log (`Path`):
+            What all boots of it wrote.
+    """
+
+    def __init__(self, model_dir: str, log: Path, flags: dict[str, Any]) -> None:
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        self._command = [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", model_dir, "--host", "127.0.0.1", "--port", str(self.port)),
+            *command_line({**FLAGS, **flags}),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        assert self._process is None, "it runs already"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **ENVIRONMENT},
+                start_new_session=True,  # so that its engine and workers can be killed with it
+            )
+        deadline = time.monotonic() + PATIENCE
+        while not self.is_healthy():
+            if self._process.poll() is not None:
+                raise RuntimeError(
+                    f"vLLM ended with {self._process.returncode} before it answered.\n{self.log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"vLLM did not answer within {PATIENCE} s.\n{self.log_tail()}")
+            time.sleep(0.25)
+
+    def stop(self) -> None:
+        """Ends it as a person would, by Ctrl-C; then as `kill` does, if anything of it is left."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                pass
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends it as a crash would: no goodbye, all of its processes at once."""
+        if self._process is None:
+            return
+        try:
+            # Again and again, since a process may have been starting another. Not for ever: where nobody reaps
+            # orphans, as in some containers, dead ones stay in the group, and hold neither port nor memory.
+            for _ in range(100):
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+                time.sleep(0.05)
+        except ProcessLookupError:  # nobody of the group is left
+            pass
+        self._process = None
+
+    def restart(self) -> None:
+        """Another boot on the same port, with the weights of its folder: others must be sent again."""
+        self.kill()
+        self.start()
+
+    def is_healthy(self) -> bool:
+        """Whether it answers."""
+        try:
+            with urllib.request.urlopen(f"{self.base_url}/health", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def log_tail(self, lines: int = 60) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+@contextmanager
+def vllm_server(model_dir: str, **flags: Any) -> Iterator[VLLMServer]:
+    """
+    Runs a server for the length of a `with` block. If the block fails, the error carries the end of the server's log.
+
+    Args:
+        model_dir (`str`):
+            Folder with weights and tokenizer.
+        **flags:
+            Options of `vllm serve` beside, or in place of, `FLAGS`: `max_num_seqs=4` is `--max-num-seqs 4`, `True` is
+            the bare option, `False` its `--no-` form, and a dictionary becomes JSON.
+    """
+    with TemporaryDirectory(prefix="vllm-server-") as folder:
+        server = VLLMServer(model_dir, Path(folder) / "log", flags)
+        try:
+            server.start()
+            yield server
+        except Exception as error:
+            error.add_note(f"The server's log ends with:\n{server.log_tail()}")
+            raise
+        finally:
+            server.stop()
+
+
+def command_line(flags: dict[str, Any]) -> list[str]:
+    """Options as `vllm serve` takes them."""
+    words = []
+    for name, value in flags.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            words += [f"--{option}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,39 @@
+"""How many sequences fit into an accelerator's memory beside the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SHARE = 0.6
+"""Share of the free memory that the cache may take. The rest is for activations, and for copies as rows come and go."""
+
+
+def rows_that_fit(model: PreTrainedModel, tokens: int, most: int) -> int:
+    """
+    Sequences whose keys and values fit into what is free on the model's device.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model that generates.
+        tokens (`int`):
+            Length of each sequence, prompt and reply.
+        most (`int`):
+            Never more than this; on a CPU, always this.
+
+    Returns:
+        `int`: At least 1.
+    """
+    if model.device.type != "cuda":
+        return most
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    row = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize * tokens
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return max(1, min(most, int(SHARE * free / row)))
