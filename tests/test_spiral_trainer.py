@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 import torch
 from toy_games import SumGame
-from training_runs import RecordingTrainer, config, games, history, transcript
+from training_runs import RecordingTrainer, config, games, history, lora, transcript
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_spiral import RandomPlayer, SelfPlayRollout, Turn
@@ -702,3 +703,31 @@ class TestLoRA:
                 base = direct_logprobs(trainer.model, row.prompt_ids, row.completion_ids, 1.0)
             gaps.append((base - torch.tensor(row.logprobs)).abs().max())
         assert max(gaps) > 1e-2
+
+    def test_saves_adapters_that_give_the_trainers_logprobs_when_merged(self, model_dir, tmp_path):
+        peft = pytest.importorskip("peft")
+        trainer = RecordingTrainer(
+            model_dir,
+            config(tmp_path / "run", learning_rate=0.02, advantage_estimator="none"),
+            games=games(MIXED),
+            peft_config=lora(r=8),
+        )
+        trainer.train()
+        trainer.save_model(tmp_path / "adapter")
+
+        saved = {path.name for path in (tmp_path / "adapter").iterdir()}
+        assert {"adapter_config.json", "adapter_model.safetensors"} <= saved
+        assert "model.safetensors" not in saved
+        base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        merged = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload().eval()
+        trainer.model.eval()
+        plain = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+        moved = 0.0
+        for row in trainer.rollout.batch:
+            ours, theirs, untrained = (
+                direct_logprobs(model, row.prompt_ids, row.completion_ids, 1.0)
+                for model in (trainer.model, merged, plain)
+            )
+            torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
+            moved = max(moved, (untrained - ours).abs().max().item())
+        assert moved > 1e-2

@@ -254,8 +254,10 @@ class SpiralTrainer(GRPOTrainer):
         totals = torch.stack([difference.sum(), torch.tensor(difference.numel(), device=difference.device)])
         largest = difference.max() if difference.numel() else torch.zeros((), device=difference.device)
         total, number = self.accelerator.reduce(totals, "sum").tolist()
-        self._metrics["train"]["selfplay/logprob_difference/mean"].append(total / max(number, 1))
-        self._metrics["train"]["selfplay/logprob_difference/max"].append(self.accelerator.gather(largest).max().item())
+        largest = self.accelerator.gather(largest).max().item()
+        if number:
+            self._metrics["train"]["selfplay/logprob_difference/mean"].append(total / number)
+            self._metrics["train"]["selfplay/logprob_difference/max"].append(largest)
 
     def _padded(self, values: list[list[float]], width: int) -> torch.Tensor:
         """Shape (rows, width), zeros on the right."""
