@@ -110,7 +110,7 @@ class TestMoves:
             assert chisquare(seen, expected).pvalue > LEAST_P
 
     def test_tell_another_temperature_apart(self, moves, requests, vllm_model_dir):
-        """The test above can fail: 0.9 against 0.6."""
+        """The tests above can fail: 0.9 against 0.3. Not everywhere, since the model takes some moves for equal."""
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -121,7 +121,7 @@ class TestMoves:
         for position, counts in enumerate(moves["vLLM"]):
             replies = [reply for reply, _ in counts.most_common(30)]
             prompt = requests[position * SAMPLES].prompt_ids
-            other = reply_logprobs(model, [prompt] * len(replies), replies, [0.6])[:, 0].exp().tolist()
+            other = reply_logprobs(model, [prompt] * len(replies), replies, [0.3])[:, 0].exp().tolist()
             imagined = Counter({reply: round(SAMPLES * p) for reply, p in zip(replies, other, strict=True)})
             apart += p_value(counts, imagined) < LEAST_P
         assert apart > POSITIONS / 2

@@ -378,9 +378,14 @@ def colocate_kwargs(model: str | PreTrainedModel, args: SpiralConfig) -> dict[st
         "max_num_seqs": args.games_in_flight or min(rows, _trl.MOST_IN_FLIGHT),
     }
     if args.use_cpu:
-        # Blocks of 128, the default there, are longer than most prompts: nothing would be found again. And compiling
-        # takes longer than it saves.
-        kwargs |= {"block_size": 32, "enforce_eager": True}
+        # Blocks of 128, the default there, are longer than most prompts: nothing would be found again. Compiling takes
+        # longer than it saves. And a prompt that is read in two parts fails where requests have seeds (vLLM 0.31).
+        kwargs |= {
+            "block_size": 32,
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(4096, args.vllm_max_model_length or 32768),
+        }
     return kwargs | (args.vllm_engine_kwargs or {})
 
 

@@ -264,6 +264,7 @@ def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterat
             block_size=32,
             max_num_seqs=in_flight,
             max_num_batched_tokens=4096,
+            enable_chunked_prefill=False,
             max_model_len=4096,
             enable_prefix_caching=prefix_cache,
             logprobs_mode="processed_logprobs",
