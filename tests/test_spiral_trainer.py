@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from toy_games import SumGame
-from training_runs import RecordingTrainer, config, games, history, lora, transcript
+from training_runs import RecordingTrainer, config, games, history, lora, plain_trainer, transcript
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
@@ -611,32 +611,7 @@ class TestNoBiasTowardsShortGames:
 class TestPlainTrainer:
     @staticmethod
     def make(model_dir, folder, **changes):
-        rollout = SelfPlayRollout(games(MIXED), estimator=ReturnsOnly())
-        settings = dict(
-            output_dir=str(folder),
-            per_device_train_batch_size=16,
-            num_generations=16,
-            scale_rewards="none",
-            loss_type="dr_grpo",
-            max_completion_length=8,
-            learning_rate=1e-3,
-            max_steps=3,
-            logging_steps=1,
-            save_strategy="no",
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            disable_tqdm=True,
-        )
-        trainer = GRPOTrainer(
-            model=model_dir,
-            rollout_func=rollout,
-            reward_funcs=rollout.reward_func,
-            train_dataset=rollout.dataset(64),
-            args=GRPOConfig(**{**settings, **changes}),
-        )
-        return trainer, rollout
+        return plain_trainer(model_dir, folder, MIXED, **changes)
 
     def test_takes_our_rows_and_our_advantages(self, model_dir, tmp_path):
         trainer, rollout = self.make(model_dir, tmp_path)

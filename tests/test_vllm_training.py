@@ -22,10 +22,12 @@ RUN = dict(use_vllm=True, max_steps=8, vllm_max_model_length=1024)
 class Ran:
     """One run, and what it left behind."""
 
-    def __init__(self, folder, name, model, lora=None, **changes):
+    def __init__(self, folder, name, model, lora=None, plain=False, **changes):
         run = dict(name=name, model=model, games=GAMES, config={"output_dir": str(folder / name), **RUN, **changes})
         if lora:
             run["lora"] = lora
+        if plain:
+            run["plain"] = True
         path = folder / f"{name}.json"
         path.write_text(json.dumps([run]))
         self.done = subprocess.run(
@@ -110,6 +112,21 @@ class TestTraining:
 
     def test_logs_how_the_engine_was_used(self, ran):
         assert min(ran.logged("selfplay/engine/new_tokens")) > 0
+
+
+class TestPlainTrainer:
+    @pytest.mark.parametrize("mode", ["colocate", "server"])
+    def test_plays_through_vllm_too(self, mode, request, vllm_model_dir, tmp_path):
+        changes = dict(vllm_mode=mode, max_steps=2)
+        if mode == "server":
+            changes["vllm_server_base_url"] = request.getfixturevalue("server").base_url
+        ran = Ran(tmp_path, "plain", vllm_model_dir, plain=True, **changes)
+
+        # TRL's own measure, in which every row counts: here none has waited. Its own colocated engine takes bfloat16.
+        differences = ran.logged("sampling/sampling_logp_difference/mean")
+        assert len(differences) == 2
+        assert max(differences) < (FLOAT32 if mode == "server" else BFLOAT16)
+        assert min(ran.logged("selfplay/games")) > 0
 
 
 class TestColocate:

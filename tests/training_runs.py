@@ -19,8 +19,10 @@ from pathlib import Path
 
 from toy_games import SumGame
 from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
 
-from trl_spiral import SpiralConfig, SpiralTrainer, _trl
+from trl_spiral import SelfPlayRollout, SpiralConfig, SpiralTrainer, _trl
+from trl_spiral.advantages import ReturnsOnly
 from trl_spiral.games import get_game
 
 
@@ -169,6 +171,8 @@ def play(run, folder):
     if run["config"].get("vllm_mode") == "server":
         use_gloo = importlib.import_module("vllm_on_cpu.trainer").use_gloo
         use_gloo()
+    if run.get("plain"):
+        return play_plainly(run, folder)
     trainer = RecordingTrainer(
         model=run["model"],
         args=config(**run["config"]),
@@ -185,6 +189,44 @@ def play(run, folder):
     rank = trainer.accelerator.process_index
     (folder / f"{run['name']}_{rank}.json").write_text(json.dumps(result))
     (folder / f"{run['name']}_{rank}.pkl").write_bytes(pickle.dumps(trainer.batches))
+
+
+def plain_trainer(model, output_dir, names, **changes):
+    """A `GRPOTrainer` of TRL's, with sixteen rows a batch from our roll-out, and that roll-out."""
+    rollout = SelfPlayRollout(games(names), estimator=ReturnsOnly())
+    settings = dict(
+        output_dir=str(output_dir),
+        per_device_train_batch_size=16,
+        num_generations=16,
+        scale_rewards="none",
+        loss_type="dr_grpo",
+        max_completion_length=8,
+        learning_rate=1e-3,
+        max_steps=3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=model,
+        rollout_func=rollout,
+        reward_funcs=rollout.reward_func,
+        train_dataset=rollout.dataset(64),
+        args=GRPOConfig(**{**settings, **changes}),
+    )
+    return trainer, rollout
+
+
+def play_plainly(run, folder):
+    """As `play`, with a plain `GRPOTrainer`."""
+    trainer, _ = plain_trainer(run["model"], names=run["games"], **run["config"])
+    trainer.train()
+    (folder / f"{run['name']}_0.json").write_text(json.dumps({"history": history(trainer)}))
+    (folder / f"{run['name']}_0.pkl").write_bytes(pickle.dumps([]))
 
 
 def main(path):

@@ -94,11 +94,6 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
         self.boot_id: str | None = None
         super().__init__(*args, **kwargs)
 
-    @property
-    def base_url(self) -> str:
-        """Where the server is, in server mode."""
-        return (self.server_base_url or f"http://{self.server_host}:{self.server_port}").rstrip("/")
-
     def _init_vllm(self) -> None:
         llm: Any = getattr(vllm_generation, "LLM", None)  # TRL has none where vLLM is not installed, and says so
         vllm_generation.LLM = lambda **kwargs: llm(**kwargs | self.engine_kwargs)
@@ -146,22 +141,31 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             self.boot_id = known[0]
 
     def _find_boot_id(self) -> str:
-        with ServerEngine(self.base_url, patience=self.patience) as engine:
+        with ServerEngine(base_url(self), patience=self.patience) as engine:
             return engine.boot_id()
 
     def _server_drops_prefix_cache(self) -> bool:
         """Asks until the server has dropped it: requests that were aborted take it a moment to forget."""
         for pause in (0.0, 0.1, 0.5, 2.0):
             time.sleep(pause)
-            answer = self.vllm_client.session.post(f"{self.base_url}/reset_prefix_cache")
+            answer = self.vllm_client.session.post(f"{base_url(self)}/reset_prefix_cache")
             # Before vLLM 0.26 the answer was empty.
             if answer.ok and (not answer.content or answer.json().get("success")):
                 return True
         return False
 
 
+def base_url(generation: VLLMGeneration) -> str:
+    """Where the server is, in server mode."""
+    return (generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}").rstrip("/")
+
+
+PATIENCE = 30.0
+"""Seconds for which a server may fail, where nobody says how many."""
+
+
 @contextmanager
-def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float = 30.0) -> Iterator[None]:
+def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float = PATIENCE) -> Iterator[None]:
     """Within it, a [`~trl.GRPOTrainer`] that is made generates by `SpiralVLLMGeneration`."""
     theirs = grpo_trainer.VLLMGeneration
     grpo_trainer.VLLMGeneration = partial(SpiralVLLMGeneration, engine_kwargs=engine_kwargs, patience=patience)
@@ -229,13 +233,16 @@ def _colocated_engine(trainer: GRPOTrainer) -> Iterator[VLLMEngine]:
 def _server_engine(trainer: GRPOTrainer) -> Iterator[ServerEngine]:
     """The vLLM server, through connections of this rank's own."""
     generation = trainer.vllm_generation
+    if not isinstance(generation, SpiralVLLMGeneration):
+        # A plain trainer's: its first rank alone has synced, and nobody has noted which boot of the server.
+        trainer.accelerator.wait_for_everyone()
     with ServerEngine(
-        generation.base_url,
+        base_url(generation),
         version=trainer._last_loaded_step,
         extra=_vllm_options(trainer),
-        boot=generation.boot_id,
+        boot=getattr(generation, "boot_id", None),
         max_in_flight=_most_in_flight(trainer),
-        patience=generation.patience,
+        patience=getattr(generation, "patience", PATIENCE),
     ) as engine:
         yield engine
 
