@@ -16,7 +16,6 @@ import torch
 from toy_games import SumGame
 from training_runs import RecordingTrainer, config, games, history, lora, plain_trainer, transcript
 from transformers import AutoModelForCausalLM
-from trl import GRPOConfig, GRPOTrainer
 
 from trl_spiral import RandomPlayer, SelfPlayRollout, Turn
 from trl_spiral.advantages import ReturnsOnly

@@ -7,7 +7,9 @@ What a game loop without waiting is worth: new tokens a second on one engine, wi
 * limit: no games at all, the engine is given every prompt of our run in advance.
 
 Reply lengths are log-normal (sigma 1, capped), drawn by seed and forced. From them follows how much there is to gain over the
-barrier if a decoding step costs the same however many rows it has: `bound`.
+barrier: `bound` if a decoding step costs the same however many rows it has, as on a large GPU; and `bound here` at what
+prompts and steps cost on this engine, which is measured beforehand: on a CPU each row costs, so that rows which are done
+make a barrier's steps cheaper.
 
     python tests/benchmarks/bench_generation.py --engine transformers
     python tests/benchmarks/bench_generation.py --engine vllm --in-flight 8 64 512 --grow
@@ -25,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,20 +180,45 @@ def lengths(number: int, talker: Talker) -> list[list[int]]:
     return told
 
 
-def bound(told: list[list[int]], in_flight: int) -> float:
-    """Decoding steps with a barrier over steps without one."""
-    steps_with, waiting = 0, [list(game) for game in told]
+def steps(told: list[list[int]], in_flight: int) -> tuple[int, int]:
+    """Decoding steps with a barrier and without one. The first token of a reply comes with its prompt."""
+    with_barrier, waiting = 0, [list(game) for game in told]
     playing = [waiting.pop(0) for _ in range(min(in_flight, len(waiting)))]
     while playing:
-        steps_with += max(game.pop(0) for game in playing)
+        with_barrier += max(game.pop(0) for game in playing) - 1
         playing = [game for game in playing if game]
         while waiting and len(playing) < in_flight:
             playing.append(waiting.pop(0))
     ends: list[int] = []
     for game in told:  # each goes to the slot that is free first
         start = heapq.heappop(ends) if len(ends) >= in_flight else 0
-        heapq.heappush(ends, start + sum(game))
-    return steps_with / max(ends)
+        heapq.heappush(ends, start + sum(game) - len(game))
+    return with_barrier, max(ends)
+
+
+def costs(engine: Engine, talker: Talker, in_flight: int) -> tuple[float, float, float]:
+    """Seconds for a prompt and its first token, for a decoding step, and for each row of a step."""
+    asked = [talker.ask(Observation("Talk", 0, (), seed=seed)) for seed in range(in_flight)]
+
+    def seconds(rows: int, tokens: int) -> float:
+        forced = [replace(request, sampling=Sampling(max_new_tokens=tokens)) for request in asked[:rows]]
+        return rows * tokens / speed_of_engine(forced, engine)
+
+    widths = sorted({1, max(1, in_flight // 8), max(1, in_flight // 2), in_flight})
+    taken = [(seconds(rows, 33) - seconds(rows, 1)) / 32 for rows in widths]
+    middle, mean = sum(widths) / len(widths), sum(taken) / len(taken)
+    slope = sum((w - middle) * (t - mean) for w, t in zip(widths, taken, strict=True)) / sum(
+        (w - middle) ** 2 for w in widths
+    )
+    return seconds(in_flight, 1) / in_flight, max(mean - slope * middle, 0.0), max(slope, 0.0)
+
+
+def bounds(told: list[list[int]], in_flight: int, measured: tuple[float, float, float]) -> tuple[float, float]:
+    """Time with a barrier over time without one: if all steps cost the same, and at what they cost here."""
+    prompt, step, row = measured
+    with_barrier, without = steps(told, in_flight)
+    either_way = prompt * sum(map(len, told)) + row * sum(sum(game) - len(game) for game in told)
+    return with_barrier / without, (either_way + step * with_barrier) / (either_way + step * without)
 
 
 def speed_of_play(number: int, talker: Talker, engine: Engine, in_flight: int) -> float:
@@ -293,8 +321,10 @@ def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterat
     yield TransformersEngine(model, config, max_rows=in_flight)
 
 
-def compare(engine: Engine, talker: Talker, in_flight: int, number: int, repeats: int) -> dict[str, float]:
-    """New tokens a second of each way, the best of several."""
+def compare(
+    engine: Engine, talker: Talker, in_flight: int, number: int, repeats: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """New tokens a second of each way, the best of several; and how ours used the engine."""
     recorder = Recorder(engine)
     ways: dict[str, Callable[[], float]] = {
         "ours": lambda: speed_of_play(number, talker, recorder, in_flight),
@@ -309,8 +339,11 @@ def compare(engine: Engine, talker: Talker, in_flight: int, number: int, repeats
         for name, way in ways.items():
             if hasattr(engine, "forget_prompts"):
                 engine.forget_prompts()
+            engine.metrics()
             best[name] = max(best[name], way())
-    return best
+            if name == "ours":
+                used = engine.metrics()
+    return best, used
 
 
 def main() -> None:
@@ -337,16 +370,21 @@ def main() -> None:
         for in_flight in args.in_flight:
             number = args.games * in_flight
             with opened(args.engine, folder, in_flight, not args.no_prefix_cache) as engine:
-                best = compare(engine, talker, in_flight, number, args.repeats)
-                used = engine.metrics()
+                best, used = compare(engine, talker, in_flight, number, args.repeats)
+                measured = costs(engine, talker, in_flight)
             ours, barrier, one, limit = best.values()
-            most = bound(lengths(number, talker), in_flight)
+            equal, here = bounds(lengths(number, talker), in_flight, measured)
             print(
                 f"| {in_flight} | {ours:.0f} | {barrier:.0f} | {one:.0f} | {limit:.0f} | {ours / limit:.2f} | "
-                f"{ours / barrier:.2f} | {most:.2f} | {ours / barrier / most:.2f} | {ours / one:.1f} |",
+                f"{ours / barrier:.2f} | {here:.2f} | {equal:.2f} | {ours / one:.1f} |",
                 flush=True,
             )
-            print("    " + ", ".join(f"{name} {value:.3g}" for name, value in used.items()), file=sys.stderr)
+            told = [f"{name} {value:.3g}" for name, value in used.items()]
+            told += [
+                f"{1e3 * seconds:.3g} ms a {what}"
+                for what, seconds in zip(("prompt", "step", "row"), measured, strict=True)
+            ]
+            print("    " + ", ".join(told), file=sys.stderr)
 
 
 if __name__ == "__main__":

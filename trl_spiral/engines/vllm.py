@@ -8,6 +8,7 @@ hundred games wait for the longest reply. Here requests go in as games ask, and 
 from __future__ import annotations
 
 import atexit
+import copy
 import re
 import shutil
 import tempfile
@@ -167,9 +168,10 @@ class VLLMEngine:
                     # Text is made from a reply's tokens once, by whoever reads it, unless vLLM must look for stop texts.
                     "detokenize": bool(sampling.stop),
                     "output_kind": RequestOutputKind.FINAL_ONLY,
+                    "skip_clone": True,  # each request gets a copy of its own, so vLLM need not make another
                 }
             )
-        params = self._params[sampling].clone()
+        params = copy.copy(self._params[sampling])
         params.seed = request.seed % 2**63
         if request.legal_moves:
             params.structured_outputs = _structured_outputs(regex=legal_reply(request.legal_moves))
