@@ -4,10 +4,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from completions_server import CompletionsServer
 from games_for_tests import LastStone
 from training_runs import RecordingTrainer, config, games
 
-from trl_spiral import SelfPlayRollout, SpiralTrainer, _trl
+from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SpiralTrainer, _trl
 from trl_spiral.games import Traits
 from trl_spiral.spiral_trainer import colocate_kwargs
 from trl_spiral.types import Ending, Sampling
@@ -103,6 +104,27 @@ class TestGeneration:
         monkeypatch.setattr(_trl, "open_engine", outdated)
         with pytest.raises(RuntimeError, match="was written by version 99 of the weights, and the trainer is at 0"):
             train(model_dir, tmp_path)
+
+    def test_of_an_opponent_by_an_endpoint_is_not_trained_on(self, model_dir, tmp_path):
+        def versus(policy, seats, seed):
+            guest = EndpointPlayer("guest")
+            return (policy, guest) if seed % 2 else (guest, policy)
+
+        with CompletionsServer() as server, EndpointEngine(server.url, "any", api_key_env=None) as guest:
+            trainer = RecordingTrainer(
+                model_dir,
+                config(tmp_path, max_steps=4),
+                games=games(["TicTacToe-v0"]),
+                matchmaker=versus,
+                engines={"guest": guest},
+            )
+            trainer.train()
+
+        (rows, episodes, metrics) = trainer.batches[0]
+        said = [turn for turn in all_turns(episodes) if turn.policy is None]
+        assert len(said) == len(server.seen) == metrics["selfplay/engine/guest/requests"] > 0
+        assert {turn.action for turn in said} == {"[4]"}
+        assert len(rows) + len(trainer.rollout.state.kept) == len(all_turns(episodes)) - len(said)
 
 
 class TestSamplingOf:

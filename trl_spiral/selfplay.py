@@ -11,7 +11,7 @@ import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from datasets import Dataset
 
 from trl_spiral import _trl
 from trl_spiral.advantages import AdvantageEstimator, Result, RoleBaseline, learning_seats, summarize
+from trl_spiral.engines.router import Router
 from trl_spiral.games import Game, get_game
 from trl_spiral.metrics import measure
 from trl_spiral.opponents import Matchmaker, mirror
@@ -96,6 +97,9 @@ class SelfPlayRollout:
             Most games under way at once; by default as many as there are rows to fill, up to 512.
         constrain_moves (`bool`, defaults to `False`):
             Whether the engine must constrain replies to end in a legal move.
+        engines (`Mapping[str, Engine]`, *optional*):
+            Who answers players of other policies that the matchmaker seats, by policy name: endpoints, for example. They
+            stay open; close them when the run is over.
         seed (`int`, *optional*):
             Seed of all games; the trainer's by default.
     """
@@ -122,6 +126,7 @@ class SelfPlayRollout:
         keep_surplus: bool = True,
         games_in_flight: int | None = None,
         constrain_moves: bool = False,
+        engines: Mapping[str, Engine] | None = None,
         seed: int | None = None,
     ) -> None:
         listed = [games] if isinstance(games, str | Game) else list(games)
@@ -140,6 +145,7 @@ class SelfPlayRollout:
         self.keep_surplus = keep_surplus
         self.games_in_flight = games_in_flight
         self.constrain_moves = constrain_moves
+        self.engines = dict(engines or {})
         self.seed = seed
         if constrain_moves:
             for game in self.games:
@@ -186,7 +192,7 @@ class SelfPlayRollout:
             rows = self.collect(
                 len(prompts) * sharing,
                 self._player(trainer, evaluation),
-                engine,
+                Router(self.engines, engine) if self.engines else engine,
                 seed=trainer.args.seed if self.seed is None else self.seed,
                 rank=group,
                 world_size=trainer.accelerator.num_processes // sharing,

@@ -7,7 +7,7 @@ import os
 import random
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from trl_spiral.advantages import (
 from trl_spiral.games import Game
 from trl_spiral.opponents import Matchmaker, mirror
 from trl_spiral.prompts import check_prompt_style
-from trl_spiral.rollout import Forfeit
+from trl_spiral.rollout import Engine, Forfeit
 from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.state import (
@@ -79,6 +79,8 @@ class SpiralTrainer(GRPOTrainer):
             Takes the place of `args.advantage_estimator`.
         matchmaker ([`~opponents.Matchmaker`], defaults to `mirror`):
             Fills the seats. By default the policy plays itself.
+        engines (`Mapping[str, Engine]`, *optional*):
+            Who answers other players that the matchmaker seats, by policy name, such as [`EndpointEngine`].
         processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             Tokenizer; the model's own by default.
         callbacks, optimizers, peft_config, quantization_config:
@@ -112,6 +114,7 @@ class SpiralTrainer(GRPOTrainer):
         games: Sequence[Game] | None = None,
         estimator: AdvantageEstimator | None = None,
         matchmaker: Matchmaker = mirror,
+        engines: Mapping[str, Engine] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
@@ -144,6 +147,7 @@ class SpiralTrainer(GRPOTrainer):
             keep_surplus=args.keep_surplus,
             games_in_flight=args.games_in_flight,
             constrain_moves=args.constrain_moves,
+            engines=engines,
         )
         self.rollout.estimator = estimator or make_estimator(args, self.rollout.games)
         self.rollout.advantages_are_replaced = True
