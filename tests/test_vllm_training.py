@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_two_ranks import Launched, launch
 
 
 pytestmark = pytest.mark.vllm
@@ -154,3 +155,33 @@ class TestColocate:
         ratios = ran.logged("sampling/importance_sampling_ratio/mean")
         assert max(ratios) < 1
         assert max(ran.logged("sampling/importance_sampling_ratio/max")) < 1 + 1e-4
+
+
+class TestTensorParallelism:
+    """Two ranks that each hold half of one engine."""
+
+    def test_plays_identical_games_and_divides_the_rows(self, vllm_model_dir, tmp_path):
+        config = dict(
+            output_dir=str(tmp_path / "run"),
+            **{**RUN, "vllm_mode": "colocate"},
+            vllm_tensor_parallel_size=2,
+        )
+        (tmp_path / "run.json").write_text(
+            json.dumps([dict(name="run", model=vllm_model_dir, games=GAMES, config=config)])
+        )
+        done = launch(SCRIPT, tmp_path / "run.json")
+
+        assert done.returncode == 0, done.stderr
+        ran = Launched(tmp_path, "run")
+        assert ran.ranks[0]["transcripts"] == ran.ranks[1]["transcripts"]
+        assert ran.ranks[0]["history"] == ran.ranks[1]["history"]
+        for (first, _, _), (second, _, _) in zip(*ran.batches, strict=True):
+            assert (len(first), len(second)) == (16, 16)
+            assert len({(row.episode, row.seat, tuple(row.prompt_ids)) for row in first + second}) == 32
+        differences = [
+            entry["selfplay/logprob_difference/max"]
+            for entry in ran.ranks[0]["history"]
+            if "selfplay/logprob_difference/max" in entry
+        ]
+        assert len(differences) == 2
+        assert max(differences) < FLOAT32
