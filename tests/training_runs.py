@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -129,9 +130,10 @@ class StopAt(TrainerCallback):
 class TroubledEngine:
     """An engine that breaks on one rank, in the middle of a game."""
 
-    def __init__(self, engine, trouble):
+    def __init__(self, engine, trouble, note):
         self._engine = engine
         self._trouble = trouble
+        self._note = note
         self._steps = 0
 
     def __getattr__(self, name):
@@ -144,6 +146,8 @@ class TroubledEngine:
 
     def step(self):
         self._steps += 1
+        if self._steps == 3:
+            self._note.write_text(str(time.time()))
         if self._steps == 3 and self._trouble == "raise":
             raise RuntimeError("The engine is out of memory.")
         if self._steps == 3 and self._trouble == "die":
@@ -151,14 +155,14 @@ class TroubledEngine:
         return self._engine.step()
 
 
-def make_trouble(trouble, rank, ranks_per_engine):
-    """From here on the engine of that rank breaks, and so many ranks take theirs for one and the same."""
+def make_trouble(trouble, rank, ranks_per_engine, note):
+    """From here on the engine of that rank breaks, and so many ranks take theirs for one and the same. Notes when."""
     opened = _trl.open_engine
 
     @contextmanager
     def open_engine(trainer):
         with opened(trainer) as engine:
-            yield TroubledEngine(engine, trouble) if trainer.accelerator.process_index == rank else engine
+            yield TroubledEngine(engine, trouble, note) if trainer.accelerator.process_index == rank else engine
 
     _trl.open_engine = open_engine
     _trl.ranks_per_engine = lambda trainer: ranks_per_engine
@@ -167,7 +171,7 @@ def make_trouble(trouble, rank, ranks_per_engine):
 def play(run, folder):
     """Plays one run and writes what happened."""
     if "trouble" in run:
-        make_trouble(*run["trouble"])
+        make_trouble(*run["trouble"], note=folder / "trouble")
     if run["config"].get("vllm_mode") == "server":
         use_gloo = importlib.import_module("vllm_on_cpu.trainer").use_gloo
         use_gloo()
