@@ -141,9 +141,9 @@ class TestColocate:
 
     def test_is_near_the_trainer_in_bfloat16(self, vllm_model_dir, tmp_path):
         ran = Ran(tmp_path, "bf16", vllm_model_dir, vllm_mode="colocate", bf16=True)
-        differences = ran.logged("selfplay/logprob_difference/mean")
-
-        assert 0 < max(differences) < BFLOAT16
+        # The single worst token of a batch reaches 0.022. No less than float32 leaves, or it was no bfloat16.
+        assert FLOAT32 < max(ran.logged("selfplay/logprob_difference/mean")) < BFLOAT16
+        assert max(ran.logged("selfplay/logprob_difference/max")) < 2 * BFLOAT16
 
     def test_trains_on_moves_that_were_constrained(self, vllm_model_dir, tmp_path):
         ran = Ran(
