@@ -143,9 +143,9 @@ class TestSamplingOf:
     @pytest.mark.parametrize("limit", ["max_tokens", "max_new_tokens"])
     @pytest.mark.parametrize("stop", ["stop", "stop_strings"])
     def test_takes_generation_kwargs_by_either_name(self, limit, stop):
-        asked = self.asked(temperature=0.7, generation_kwargs={limit: 3, stop: "}", "temperature": 0.2, "ignore": 1})
+        asked = self.asked(temperature=0.7, generation_kwargs={limit: 3, stop: "}", "top_p": 0.2, "ignore": 1})
 
-        assert asked == Sampling(temperature=0.2, max_new_tokens=3, stop=("}",))
+        assert asked == Sampling(temperature=0.7, top_p=0.2, max_new_tokens=3, stop=("}",))
 
     def test_takes_no_sampling_for_the_likeliest_token(self):
         assert self.asked(generation_kwargs={"do_sample": False}).temperature == 0.0

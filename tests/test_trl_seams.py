@@ -142,7 +142,7 @@ class TestVLLMGeneration:
     def test_is_made_by_the_trainer_under_the_name_that_is_replaced(self):
         assert "self.vllm_generation = VLLMGeneration(" in GRPO
         assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
-        with _trl.own_vllm_generation({}):
+        with _trl.own_vllm_generation({}, patience=1.0):
             assert grpo_trainer.VLLMGeneration.func is _trl.SpiralVLLMGeneration
         assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
 

@@ -5,6 +5,7 @@ The model folder here holds a tokenizer and nothing else: whoever reached for it
 message.
 """
 
+import importlib.util
 import time
 
 import pytest
@@ -78,7 +79,8 @@ class TestConfig:
             ),
             (dict(vllm_server_patience=0), "`vllm_server_patience` (0) must be above 0 seconds."),
             (dict(eval_sampling={"heat": 1}), "`eval_sampling` names 'heat'; it takes temperature, top_p,"),
-            (dict(generation_kwargs={"seed": 1}), "`generation_kwargs` must not set `seed`, `n` or `logprobs`"),
+            (dict(generation_kwargs={"seed": 1}), "`generation_kwargs` must not set 'seed': every reply has"),
+            (dict(generation_kwargs={"temperature": 1}), "`generation_kwargs` must not set 'temperature': every"),
             (
                 dict(constrain_moves=True),
                 "`constrain_moves` needs `use_vllm` and `vllm_importance_sampling_correction`",
@@ -93,6 +95,14 @@ class TestConfig:
             ),
             (
                 dict(use_vllm=True, top_p=0.9, vllm_importance_sampling_correction=False),
+                "vLLM's log-probabilities of filtered sampling",
+            ),
+            (
+                dict(use_vllm=True, generation_kwargs={"top_p": 0.9}, vllm_importance_sampling_correction=False),
+                "vLLM's log-probabilities of filtered sampling",
+            ),
+            (
+                dict(use_vllm=True, vllm_structured_outputs_regex="x", vllm_importance_sampling_correction=False),
                 "vLLM's log-probabilities of filtered sampling",
             ),
         ],
@@ -155,6 +165,13 @@ class TestTrainer:
             SpiralTrainer(no_weights, settings)
 
         assert "The launcher started 2 processes and the trainer sees 1." in one_line(error)
+
+    @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is there")
+    def test_vllm_asked_for_and_not_there(self, no_weights, tmp_path):
+        with pytest.raises(ImportError) as error:
+            SpiralTrainer(no_weights, config(tmp_path / "out", use_vllm=True))
+
+        assert "`use_vllm` is set and vLLM is not installed" in one_line(error)
 
     def test_reaches_for_the_weights_only_then(self, no_weights, tmp_path):
         # Nothing else is wrong here, and the folder has no weights: this is what the cases above never came to.

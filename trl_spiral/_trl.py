@@ -124,7 +124,9 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             dropped = self.llm.reset_prefix_cache()
         else:
             main = self.accelerator.is_main_process
-            if main and self._find_boot_id() != self.boot_id:
+            # Noted before: a server that is started again from here on will be found to be another.
+            boot = self._find_boot_id() if main else None
+            if main and boot != self.boot_id:
                 self.vllm_client.close_communicator()
                 self.vllm_client.init_communicator(device=self.accelerator.device)
             super().sync_weights()
@@ -136,7 +138,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             )
         if self.mode == "server":
             # All ranks wait here, so that none asks before the weights are there.
-            known = [self._find_boot_id() if main else None]
+            known = [boot]
             broadcast_object_list(known, from_process=0)
             self.boot_id = known[0]
 
@@ -161,11 +163,11 @@ def base_url(generation: VLLMGeneration) -> str:
 
 
 PATIENCE = 30.0
-"""Seconds for which a server may fail, where nobody says how many."""
+"""Seconds for which a server may fail under a plain trainer, whose configuration does not say."""
 
 
 @contextmanager
-def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float = PATIENCE) -> Iterator[None]:
+def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float) -> Iterator[None]:
     """Within it, a [`~trl.GRPOTrainer`] that is made generates by `SpiralVLLMGeneration`."""
     theirs = grpo_trainer.VLLMGeneration
     grpo_trainer.VLLMGeneration = partial(SpiralVLLMGeneration, engine_kwargs=engine_kwargs, patience=patience)

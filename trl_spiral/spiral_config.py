@@ -318,10 +318,10 @@ class SpiralConfig(GRPOConfig):
         if unknown := sorted(set(self.eval_sampling or ()) - set(fields)):
             raise ValueError(f"`eval_sampling` names {unknown[0]!r}; it takes {', '.join(fields)}.")
         options = self.generation_kwargs or {}
-        if "seed" in options or "n" in options or "logprobs" in options:
+        if fixed := sorted({"seed", "n", "logprobs", "temperature"} & set(options)):
             raise ValueError(
-                "`generation_kwargs` must not set `seed`, `n` or `logprobs`: every reply has a seed of its own, made from "
-                "the run's `seed`, and one log-probability a token."
+                f"`generation_kwargs` must not set {fixed[0]!r}: every reply has a seed of its own, made from the run's "
+                "`seed`, one log-probability a token, and the `temperature` at which the loss scores it."
             )
         correcting = self.use_vllm and self.vllm_importance_sampling_correction
         if self.constrain_moves and not correcting:
@@ -333,11 +333,14 @@ class SpiralConfig(GRPOConfig):
             raise ValueError(
                 "`constrain_moves` and `vllm_structured_outputs_regex` both constrain a reply. Choose one of them."
             )
+        harmless = {"max_tokens", "max_new_tokens", "stop", "stop_strings", "ignore_eos"}
         filtered = self.top_p < 1.0 or self.top_k > 0 or self.min_p or self.repetition_penalty != 1.0
-        if self.use_vllm and not correcting and filtered:
+        shaped = set(options) - harmless or self.vllm_structured_outputs_regex is not None
+        if self.use_vllm and not correcting and (filtered or shaped):
             raise ValueError(
-                "vLLM's log-probabilities of filtered sampling (`top_p`, `top_k`, `min_p`, `repetition_penalty`) are not "
-                "the policy's. Leave `vllm_importance_sampling_correction` on, or sample unfiltered."
+                "vLLM's log-probabilities of filtered sampling (`top_p`, `top_k`, `min_p`, `repetition_penalty`, a regex, "
+                "`generation_kwargs`) are not the policy's. Leave `vllm_importance_sampling_correction` on, or sample "
+                "unfiltered."
             )
 
     @staticmethod

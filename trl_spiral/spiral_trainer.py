@@ -19,6 +19,7 @@ from safetensors.torch import load_model, save_model
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
+from trl.import_utils import is_vllm_available
 
 from trl_spiral import _trl
 from trl_spiral.advantages import (
@@ -127,6 +128,7 @@ class SpiralTrainer(GRPOTrainer):
         check_world_size(args)
         check_output_dir(args.output_dir)
         check_sharding(args)
+        check_vllm(args)
         if processing_class is None:
             processing_class = load_tokenizer(model, args)
         check_prompt_style(args.prompt_style, processing_class.chat_template)
@@ -402,6 +404,18 @@ def check_sharding(args: SpiralConfig) -> None:
         raise ValueError(
             "FSDP shards the weights and transformers cannot gather them for a roll-out, in which ranks generate "
             "unequally. Generate with vLLM: `use_vllm=True`."
+        )
+
+
+def check_vllm(args: SpiralConfig) -> None:
+    """
+    Raises:
+        ImportError: If vLLM is to generate, or to be asked, and is not installed.
+    """
+    if args.use_vllm and not is_vllm_available():
+        raise ImportError(
+            "`use_vllm` is set and vLLM is not installed. Install it with `pip install trl-spiral[vllm]`, or leave "
+            "`use_vllm` off."
         )
 
 

@@ -43,8 +43,20 @@ class PolicyPlayer:
         self._constrain_moves = constrain_moves
 
     def ask(self, observation: Observation) -> Request:
-        """The prompt, as token ids."""
-        moves = observation.legal_actions or () if self._constrain_moves else ()
+        """
+        The prompt, as token ids.
+
+        Raises:
+            ValueError: If moves are to be constrained and the game does not list the legal ones.
+        """
+        moves: tuple[str, ...] = ()
+        if self._constrain_moves:
+            if not observation.legal_actions:
+                raise ValueError(
+                    f"`constrain_moves` needs games that list their legal moves, and {observation.game} does not here. "
+                    "Leave it off."
+                )
+            moves = observation.legal_actions
         return Request(self._prompt(observation), self.sampling, self.policy, observation.seed, legal_moves=moves)
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
