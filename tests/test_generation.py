@@ -9,8 +9,8 @@ from games_for_tests import LastStone
 from training_runs import RecordingTrainer, config, games
 
 from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SpiralTrainer, _trl
+from trl_spiral.checks import colocate_kwargs
 from trl_spiral.games import Traits
-from trl_spiral.spiral_trainer import colocate_kwargs
 from trl_spiral.types import Ending, Sampling
 
 

@@ -16,9 +16,10 @@ LAYERS = [
     {"players"},
     {"rollout"},
     {"opponents", "advantages", "evaluation"},
-    {"engines", "rows", "metrics"},
+    {"engines", "rows", "metrics", "ranks"},
     {"state", "_trl"},
     {"selfplay", "spiral_config"},
+    {"checks"},
     {"spiral_trainer", "callbacks", "tiny"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -68,7 +69,7 @@ class TestLayers:
     def test_the_game_half_knows_nothing_of_torch(self, module):
         assert {top(name) for name in imports(INNER[module])} & TORCH_STACK == set()
 
-    @pytest.mark.parametrize("name", ["endpoint", "http", "router", "transport"])
+    @pytest.mark.parametrize("name", ["endpoint", "http", "requests", "router", "transport"])
     def test_engines_behind_an_address_know_nothing_of_torch(self, name):
         assert {top(name) for name in imports(INNER[f"engines/{name}.py"])} & TORCH_STACK == set()
 

@@ -7,7 +7,6 @@ a plain `GRPOTrainer` can use it too.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 from collections import Counter
@@ -26,7 +25,8 @@ from trl_spiral.metrics import measure
 from trl_spiral.opponents import Matchmaker, mirror
 from trl_spiral.players import PolicyPlayer, random_move
 from trl_spiral.prompts import PromptRenderer
-from trl_spiral.rollout import Engine, Forfeit, Playing, Start, WeightsLost, play, referee, until_decided
+from trl_spiral.ranks import check_lock_step, together
+from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, referee, until_decided
 from trl_spiral.rows import Row, SampleUnit, make_rows
 from trl_spiral.seeding import derive_seed
 from trl_spiral.state import RolloutState
@@ -106,8 +106,6 @@ class SelfPlayRollout:
 
     # Waves of games before a batch is given up on: with `filter_zero_advantages`, a wave may bring nothing.
     _MAX_WAVES = 20
-    # How often in a row an engine may be started again before the run gives up.
-    _MAX_RESTORES = 3
 
     def __init__(
         self,
@@ -290,12 +288,18 @@ class SelfPlayRollout:
         results: list[Result] = []
         self.episodes = []
         for _ in range(self._MAX_WAVES):
-            wave = self._play_together(
+            numbers = self.state.episodes, self._evaluated
+
+            def begin_again(numbers: tuple[int, int] = numbers) -> None:
+                self.state.episodes, self._evaluated = numbers
+
+            wave = together(
                 partial(self._play_wave, needed - len(queue), player, engine, seed, rank, world_size, evaluation),
+                begin_again,
                 restore,
             )
             if sharing > 1:
-                _check_lock_step(wave, rank)
+                check_lock_step(wave, rank)
             seats = [learning_seats(episode, self.winner_learns_from_forfeit) for episode in wave]
             # Sorted by counter, so that every rank's estimator is told the same in the same order; ranks that share an
             # engine all tell the same.
@@ -328,42 +332,6 @@ class SelfPlayRollout:
         self.metrics = measure(results) | baselines | self._account(queue, carried, rest, keeps, len(spare))
         self.metrics |= {f"selfplay/engine/{name}": value for name, value in engine.metrics().items()}
         return batch
-
-    def _play_together(
-        self, play_wave: Callable[[], list[Episode]], restore: Callable[[], None] | None
-    ) -> list[Episode]:
-        """
-        A wave on every rank, or an error on every rank: none is left to wait for one that has failed.
-
-        A rank whose engine lost its weights on the way plays its wave again, from the same numbers, once they are restored.
-        """
-        wave: list[Episode] | None = None
-        for _ in range(self._MAX_RESTORES + 1):
-            numbers = self.state.episodes, self._evaluated
-            failure: Exception | None = None
-            if wave is None:
-                try:
-                    wave = play_wave()
-                except Exception as error:
-                    self.state.episodes, self._evaluated = numbers
-                    failure = error
-            fatal = failure is not None and (restore is None or not isinstance(failure, WeightsLost))
-            known = gather_object([(failure is not None, f"{type(failure).__name__}: {failure}" if fatal else "")])
-            if fatal:
-                assert failure is not None
-                raise failure
-            for rank, (_, reason) in enumerate(known):
-                if reason:
-                    raise RuntimeError(f"Rank {rank} has failed, and this rank stops with it: {reason}")
-            if restore is not None and any(lost for lost, _ in known):
-                if failure is not None:
-                    logger.warning("%s They are sent again, and what was under way is played again.", failure)
-                restore()
-            elif wave is not None:
-                return wave
-        raise RuntimeError(
-            f"The engine lost its weights {self._MAX_RESTORES + 1} times in one batch. Look at its log."
-        )
 
     def _play_wave(
         self,
@@ -528,20 +496,6 @@ class SelfPlayRollout:
                 "groups the turns of one game cancel each other. Or use `SpiralTrainer`, which has no groups."
             )
         self.keep_surplus = False
-
-
-def _check_lock_step(wave: Sequence[Episode], group: int) -> None:
-    """Raises `RuntimeError`, on every rank, if ranks of one group have not played the very same."""
-    played = repr([(episode.counter, episode.moves, episode.trajectories) for episode in wave])
-    checksums: dict[int, set[str]] = {}
-    for other, checksum in gather_object([(group, hashlib.blake2b(played.encode(), digest_size=8).hexdigest())]):
-        checksums.setdefault(other, set()).add(checksum)
-    for other, seen in checksums.items():
-        if len(seen) > 1:
-            raise RuntimeError(
-                f"The ranks of group {other} share one engine and have played different games (checksums "
-                f"{', '.join(sorted(seen))}): they were not asked the same. Report this, with the settings."
-            )
 
 
 class _RandomAtPrompts:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import random
 import textwrap
 import warnings
@@ -16,10 +14,9 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from safetensors.torch import load_model, save_model
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
-from trl.import_utils import is_vllm_available
 
 from trl_spiral import _trl
 from trl_spiral.advantages import (
@@ -29,6 +26,14 @@ from trl_spiral.advantages import (
     PositionValues,
     ReturnsOnly,
     RoleBaseline,
+)
+from trl_spiral.checks import (
+    check_output_dir,
+    check_sharding,
+    check_vllm,
+    check_world_size,
+    colocate_kwargs,
+    load_tokenizer,
 )
 from trl_spiral.games import Game
 from trl_spiral.opponents import Matchmaker, mirror
@@ -46,8 +51,6 @@ from trl_spiral.state import (
     write_marker,
 )
 
-
-logger = logging.getLogger(__name__)
 
 _REFERENCE_FILE = "selfplay_reference.safetensors"
 
@@ -363,62 +366,6 @@ class SpiralTrainer(GRPOTrainer):
         path.write_text(f"{before}{section}\n{mark}{after}" if mark else f"{card}\n{section}", encoding="utf-8")
 
 
-def colocate_kwargs(model: str | PreTrainedModel, args: SpiralConfig) -> dict[str, Any]:
-    """
-    What a colocated vLLM is told beyond what TRL tells it. `args.vllm_engine_kwargs` overrides all of it.
-
-    TRL gives no dtype, so that vLLM would run float32 weights in bfloat16 while the trainer does not.
-    """
-    if not args.use_vllm or args.vllm_mode != "colocate":
-        return {}
-    if args.bf16 or args.fp16:
-        dtype = "bfloat16" if args.bf16 else "float16"
-    else:
-        wanted = (args.model_init_kwargs or {}).get("dtype", "float32") if isinstance(model, str) else model.dtype
-        dtype = str(wanted).removeprefix("torch.")
-    rows = args.per_device_train_batch_size * args.steps_per_generation * args.vllm_tensor_parallel_size
-    kwargs = {
-        "dtype": dtype,
-        # Turns of a game share their beginnings, and games their rules.
-        "enable_prefix_caching": True,
-        "max_num_seqs": args.games_in_flight or min(rows, _trl.MOST_IN_FLIGHT),
-    }
-    if args.use_cpu:
-        # Blocks of 128, the default there, are longer than most prompts: nothing would be found again. Compiling takes
-        # longer than it saves. And a prompt that is read in two parts fails where requests have seeds (vLLM 0.31).
-        kwargs |= {
-            "block_size": 32,
-            "enforce_eager": True,
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(4096, args.vllm_max_model_length or 32768),
-        }
-    return kwargs | (args.vllm_engine_kwargs or {})
-
-
-def check_sharding(args: SpiralConfig) -> None:
-    """
-    Raises:
-        ValueError: If the model is sharded in a way that no rank can generate from alone.
-    """
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true") and not args.use_vllm:
-        raise ValueError(
-            "FSDP shards the weights and transformers cannot gather them for a roll-out, in which ranks generate "
-            "unequally. Generate with vLLM: `use_vllm=True`."
-        )
-
-
-def check_vllm(args: SpiralConfig) -> None:
-    """
-    Raises:
-        ImportError: If vLLM is to generate, or to be asked, and is not installed.
-    """
-    if args.use_vllm and not is_vllm_available():
-        raise ImportError(
-            "`use_vllm` is set and vLLM is not installed. Install it with `pip install trl-spiral[vllm]`, or leave "
-            "`use_vllm` off."
-        )
-
-
 def make_estimator(args: SpiralConfig, games: Sequence[Game]) -> AdvantageEstimator:
     """The advantage estimator that a configuration names, for the games that are played."""
     discount = args.turn_discount
@@ -432,60 +379,6 @@ def make_estimator(args: SpiralConfig, games: Sequence[Game]) -> AdvantageEstima
         ]
         return PositionValues(args.position_trace, discount=discount, rivals=rivals)
     return {"batch": BatchMean, "group": GroupMean, "none": ReturnsOnly}[args.advantage_estimator](discount)
-
-
-def check_world_size(args: SpiralConfig) -> None:
-    """
-    Raises:
-        ValueError: If the launcher started more processes than the trainer sees: each would train a world of its own
-            and all would write to one output folder.
-    """
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != args.world_size:
-        raise ValueError(
-            f"The launcher started {launched} processes and the trainer sees {args.world_size}. On a machine without "
-            "accelerators, add `--use_cpu` to the training arguments so that the processes form one world."
-        )
-
-
-def check_output_dir(output_dir: str) -> None:
-    """
-    Raises:
-        ValueError: If nothing can be written to `output_dir`.
-    """
-    probe = Path(output_dir) / f".write_test_{os.getpid()}"
-    try:
-        probe.parent.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(
-            f"Cannot write to the output folder {output_dir!r} ({error.strerror}). Choose another `output_dir`."
-        ) from error
-
-
-def load_tokenizer(model: str | PreTrainedModel, args: SpiralConfig) -> PreTrainedTokenizerBase:
-    """
-    The model's tokenizer, loaded before its weights so that what is wrong shows early.
-
-    Raises:
-        ValueError: If there is no such model.
-    """
-    name = model if isinstance(model, str) else model.config._name_or_path
-    revision = (args.model_init_kwargs or {}).get("revision") if isinstance(model, str) else None
-    try:
-        return AutoTokenizer.from_pretrained(
-            name,
-            revision=revision,
-            padding_side="left",
-            truncation_side="left",
-            trust_remote_code=args.trust_remote_code,
-        )
-    except (OSError, ValueError) as error:
-        # Some of these messages go on for a page: their first line, as a sentence.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.") + "."
-        where = "has no readable tokenizer" if os.path.isdir(name) else "is neither a folder nor a model on the Hub"
-        raise ValueError(f"The model {name!r} {where}: {reason}") from error
 
 
 def _placeholders(args: SpiralConfig) -> int:

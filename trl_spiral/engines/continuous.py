@@ -20,6 +20,7 @@ import torch
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingTemperatureLogitsWarper
 
+from trl_spiral.engines.requests import check_for_transformers
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
@@ -257,13 +258,7 @@ def _check(request: Request) -> None:
             f"A request names the policy {request.policy!r}, and this engine holds the current one only. Give snapshots "
             "an engine of their own."
         )
-    if not request.prompt_ids:
-        raise ValueError("A request has an empty prompt. Check the prompt style.")
-    if request.legal_moves:
-        raise ValueError(
-            f"A request is constrained to {len(request.legal_moves)} legal moves, and transformers cannot do that. "
-            "Let vLLM generate, or leave the moves free."
-        )
+    check_for_transformers(request)
     sampling = request.sampling
     plain = Sampling(temperature=sampling.temperature, max_new_tokens=sampling.max_new_tokens)
     if replace(sampling, min_p=sampling.min_p or None) != plain or sampling.temperature <= 0:

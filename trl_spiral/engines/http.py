@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from trl_spiral.engines.requests import legal_reply, sampling_fields
 from trl_spiral.engines.transport import BadAnswer, Transport
-from trl_spiral.engines.vllm import legal_reply, sampling_fields
 from trl_spiral.rollout import WeightsLost
 from trl_spiral.types import POLICY, Reply, Request
 

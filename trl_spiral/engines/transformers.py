@@ -19,6 +19,7 @@ import torch
 from transformers.generation import StopStringCriteria
 
 from trl_spiral.engines.decoding import Batch, Row, Style, Usage
+from trl_spiral.engines.requests import check_for_transformers
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
@@ -127,13 +128,7 @@ class TransformersEngine:
                 f"A request names the policy {request.policy!r}, and this engine holds {sorted(self._models)}. Pass its "
                 "weights as a snapshot."
             )
-        if not request.prompt_ids:
-            raise ValueError("A request has an empty prompt. Check the prompt style.")
-        if request.legal_moves:
-            raise ValueError(
-                f"A request is constrained to {len(request.legal_moves)} legal moves, and transformers cannot do that. "
-                "Let vLLM generate, or leave the moves free."
-            )
+        check_for_transformers(request)
         self._check_stop_texts(request.sampling.stop)
         # Replies of different lengths may share a batch, so the limit is no part of the key.
         key = request.policy, replace(request.sampling, max_new_tokens=1)

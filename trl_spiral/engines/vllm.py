@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import copy
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trl_spiral.engines.requests import legal_reply, sampling_fields
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
@@ -176,24 +176,6 @@ class VLLMEngine:
         if request.legal_moves:
             params.structured_outputs = _structured_outputs(regex=legal_reply(request.legal_moves))
         return params
-
-
-def sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """A [`~types.Sampling`] by the names that vLLM gives its parts, in `SamplingParams` and over HTTP."""
-    fields = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p or 0.0,
-        "repetition_penalty": sampling.repetition_penalty,
-        "max_tokens": sampling.max_new_tokens,
-    }
-    return fields | ({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {})
-
-
-def legal_reply(moves: Sequence[str]) -> str:
-    r"""Regular expression of a reply that ends in one of these moves: anything without a box, then `\boxed{move}`."""
-    return rf"[^\\]*\\boxed\{{({'|'.join(map(re.escape, moves))})\}}"
 
 
 def _structured_outputs(**kwargs: Any) -> Any:

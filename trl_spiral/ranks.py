@@ -1,0 +1,77 @@
+"""Ranks that play at the same time: none is left waiting for one that has failed, and none drifts apart unseen."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+
+from accelerate.utils import gather_object
+
+from trl_spiral.rollout import WeightsLost
+from trl_spiral.types import Episode
+
+
+logger = logging.getLogger(__name__)
+
+MAX_RESTORES = 3
+"""How often an engine may lose its weights in one wave before the run gives up: a server that keeps crashing."""
+
+
+def together(
+    play: Callable[[], list[Episode]], begin_again: Callable[[], None], restore: Callable[[], None] | None
+) -> list[Episode]:
+    """
+    Plays a wave on every rank, or raises on every rank.
+
+    A rank whose engine loses its weights on the way plays its wave again, once they are restored.
+
+    Args:
+        play (`Callable[[], list[Episode]]`):
+            Plays this rank's wave.
+        begin_again (`Callable[[], None]`):
+            Forgets what a wave that was broken off has counted.
+        restore (`Callable[[], None]`, *optional*):
+            Gives an engine its weights again. Every rank calls it at the same time.
+
+    Raises:
+        RuntimeError: If another rank has failed, or an engine loses its weights over and over.
+    """
+    wave: list[Episode] | None = None
+    for _ in range(MAX_RESTORES + 1):
+        failure: Exception | None = None
+        if wave is None:
+            try:
+                wave = play()
+            except Exception as error:
+                begin_again()
+                failure = error
+        fatal = failure is not None and (restore is None or not isinstance(failure, WeightsLost))
+        known = gather_object([(failure is not None, f"{type(failure).__name__}: {failure}" if fatal else "")])
+        if fatal:
+            assert failure is not None
+            raise failure
+        for rank, (_, reason) in enumerate(known):
+            if reason:
+                raise RuntimeError(f"Rank {rank} has failed, and this rank stops with it: {reason}")
+        if restore is not None and any(lost for lost, _ in known):
+            if failure is not None:
+                logger.warning("%s They are sent again, and what was under way is played again.", failure)
+            restore()
+        elif wave is not None:
+            return wave
+    raise RuntimeError(f"The engine lost its weights {MAX_RESTORES + 1} times in one batch. Look at its log.")
+
+
+def check_lock_step(wave: Sequence[Episode], group: int) -> None:
+    """Raises `RuntimeError`, on every rank, if ranks of one group have not played the very same."""
+    played = repr([(episode.counter, episode.moves, episode.trajectories) for episode in wave])
+    checksums: dict[int, set[str]] = {}
+    for other, checksum in gather_object([(group, hashlib.blake2b(played.encode(), digest_size=8).hexdigest())]):
+        checksums.setdefault(other, set()).add(checksum)
+    for other, seen in checksums.items():
+        if len(seen) > 1:
+            raise RuntimeError(
+                f"The ranks of group {other} share one engine and have played different games (checksums "
+                f"{', '.join(sorted(seen))}): they were not asked the same. Report this, with the settings."
+            )
