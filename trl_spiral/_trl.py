@@ -8,10 +8,11 @@ rather than a run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -178,11 +179,18 @@ def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float) -> Itera
 
 
 @contextmanager
-def open_engine(trainer: GRPOTrainer) -> Iterator[Engine]:
+def open_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None] | None = None) -> Iterator[Engine]:
     """
     The engine that the trainer's arguments name, with the trainer's weights, for as long as the context lasts.
 
     Every rank must enter it, whether it plays or not: weights may have to be gathered or synced.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            Whose weights answer as `POLICY`.
+        snapshots (`Mapping[str, Path | None]`, *optional*):
+            Folders of other policies, by policy name: LoRA adapters or whole weights. `None` for the base model of a LoRA
+            run, without any adapter.
     """
     if not trainer.use_vllm:
         opened = _transformers_engine(trainer)

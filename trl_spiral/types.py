@@ -19,6 +19,9 @@ Message = Mapping[str, str]
 POLICY = "policy"
 """Name of the weights that are being trained, wherever weights are named."""
 
+BASE = "base"
+"""Name of the weights that training started from."""
+
 
 class Ending(StrEnum):
     """Why an episode ended. Everything but `ENVIRONMENT_ERROR` and `PLAYER_LOST` is ordinary data to learn from."""
