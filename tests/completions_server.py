@@ -6,9 +6,11 @@ server on a real socket: connections are kept alive, many are served at once, an
 """
 
 import json
+import random
 import select
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -24,6 +26,50 @@ def three_sevens(body: Body) -> Tokens:
 
 def middle(body: Body) -> str:
     return "I take the middle: \\boxed{[4]}"
+
+
+# What no reply can be read from, with status 200.
+RUBBISH = {
+    "nothing": b"",
+    "a page": b"<html>Welcome</html>",
+    "a cut answer": b'{"choices": [{"index": 0, "mess',
+    "no UTF-8": b'{"choices": "\xff\xfe\x80"}',
+    "nesting without end": b"[" * 100_000,
+    "an endless number": b'{"choices": ' + b"9" * 10_000 + b"}",
+    "null": b"null",
+    "a list": b"[1]",
+    "an error": b'{"error": {"code": 429, "message": "Provider returned error"}}',
+    "no choices": b'{"choices": []}',
+    "choices of null": b'{"choices": null}',
+    "choices of a wrong type": b'{"choices": ["\\\\boxed{[4]}"]}',
+    "two choices": b'{"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}',
+    "no message": b'{"choices": [{"finish_reason": "stop"}]}',
+    "a message of a wrong type": b'{"choices": [{"message": "[4]"}]}',
+    "content of null": b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}',
+    "content of a number": b'{"choices": [{"message": {"content": 4}}]}',
+    "content in parts": b'{"choices": [{"message": {"content": [{"type": "text", "text": "[4]"}]}}]}',
+    "an error half-way": b'{"choices": [{"message": {"content": "I ta"}, "finish_reason": "error"}]}',
+}
+# Answers that break off, or are none at all; the connection ends after each.
+BROKEN = {
+    "half an answer": b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"choices": [{"index"',
+    "half a chunk": b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{"choices"',
+    "a wrong chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+    "half of its headers": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "another protocol": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "a strange status": b"HTTP/1.1 two OK\r\n\r\n",
+    "headers without end": b"HTTP/1.1 200 OK\r\n" + b"X-Name: value\r\n" * 1000 + b"\r\n",
+}
+
+
+def troubled(share: float) -> Callable[[Body, int], str | None]:
+    """What goes wrong with so large a share of all tries: the same for a request's nth try whatever else comes in."""
+
+    def plan(body: Body, attempt: int) -> str | None:
+        rng = random.Random(f"{body['seed']} {attempt}")
+        return rng.choice(["delay", "429", "500", "hang up", "rubbish"]) if rng.random() < share else None
+
+    return plan
 
 
 class CompletionsServer:
@@ -49,6 +95,19 @@ class CompletionsServer:
             How many of the next requests are cut off without an answer.
         failures (`list[tuple[int, object]]`):
             Status and content with which the next requests are refused, in this order.
+        raw (`list[bytes]`):
+            What is sent to the next requests just as it is, before they are hung up on.
+        headers (`dict[str, str]`):
+            More headers of every answer.
+        plan (`Callable[[Body, int], str | None]`):
+            What goes wrong with a request, by its body and how often that was sent before: `"delay"`, `"429"`, `"500"`,
+            `"hang up"`, `"rubbish"` or nothing.
+        happened (`Counter[str]`):
+            How often each of them did.
+        tries (`Counter[int]`):
+            How often a request was sent, by its seed.
+        answered (`set[int]`):
+            Seeds of requests that were answered well by plan.
         spoil (`Callable[[Body], object]`):
             Last change to every answer.
         pages (`dict[str, bytes]`):
@@ -64,6 +123,12 @@ class CompletionsServer:
         self.at_once = self.most_at_once = self.hung_up = self.dropped = 0
         self.failures: list[tuple[int, object]] = []
         self.spoil: Callable[[Body], object] = lambda answer: answer
+        self.raw: list[bytes] = []
+        self.headers: dict[str, str] = {}
+        self.plan: Callable[[Body, int], str | None] = lambda body, attempt: None
+        self.happened: Counter[str] = Counter()
+        self.tries: Counter[int] = Counter()
+        self.answered: set[int] = set()
         self.starts = 0
         self.pages: dict[str, bytes] = {"/v1/models": b'{"data": [{"id": "tiny"}, {"id": "other"}]}'}
         self.port = 0
@@ -186,6 +251,13 @@ class _Handler(BaseHTTPRequestHandler):
             failure = owner.failures.pop(0) if owner.failures else None
             drop = owner.dropped > 0
             owner.dropped -= drop
+            raw = owner.raw.pop(0) if owner.raw else b""
+            trouble = owner.plan(body, owner.tries[body.get("seed", 0)])
+            owner.tries[body.get("seed", 0)] += 1
+            if trouble:
+                owner.happened[trouble] += 1
+            if trouble in (None, "delay"):
+                owner.answered.add(body.get("seed", 0))
         try:
             if not self.wait_at_gate() or drop:
                 self.close_connection = True
@@ -193,6 +265,17 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             with owner.lock:
                 owner.at_once -= 1
+        if raw or trouble == "hang up":
+            self.wfile.write(raw or BROKEN["half an answer"])
+            self.close_connection = True
+            return
+        if trouble == "delay":
+            threading.Event().wait(0.02)
+        elif trouble == "rubbish":
+            self.answer(200, random.Random(f"rubbish {len(owner.seen)}").choice(list(RUBBISH.values())))
+            return
+        elif trouble is not None:
+            failure = int(trouble), {"error": {"message": f"Not now, {self.headers['Authorization']}"}}
         if failure is not None:
             self.answer(failure[0], json.dumps(failure[1]).encode())
             return
@@ -215,5 +298,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
+        for name, value in self.server.owner.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

@@ -143,7 +143,7 @@ class TestRoleBaseline:
         # 2, then 0.5 * 2 + 0.5 * 0 = 1.
         assert first == [((-2.0,), (2.0,))]
         assert second == [((-1.0,), (1.0,))]
-        assert baseline.baselines == {("Toy", 0): 0.5, ("Toy", 1): -0.5}
+        assert baseline.baselines == {("Toy", 0, "self"): 0.5, ("Toy", 1, "self"): -0.5}
 
     def test_moves_once_a_batch_however_many_episodes_it_holds(self):
         baseline = RoleBaseline(decay=0.9)
@@ -151,7 +151,7 @@ class TestRoleBaseline:
 
         baseline([result(0.0, 0.0)] * 100)
 
-        assert baseline.baselines["Toy", 0] == pytest.approx(0.9)
+        assert baseline.baselines["Toy", 0, "self"] == pytest.approx(0.9)
 
     def test_follows_a_constant_return_geometrically(self):
         baseline = RoleBaseline(decay=0.95)
@@ -160,7 +160,7 @@ class TestRoleBaseline:
             baseline([result(1.0, -1.0)])
 
         # b_n = 1 - 0.95**n, from b_0 = 0 and b <- 0.95 b + 0.05.
-        assert baseline.baselines["Toy", 0] == pytest.approx(1 - 0.95**10)
+        assert baseline.baselines["Toy", 0, "self"] == pytest.approx(1 - 0.95**10)
 
     def test_keeps_one_number_per_game_and_seat(self):
         baseline = RoleBaseline()
@@ -168,13 +168,13 @@ class TestRoleBaseline:
         baseline([result(1.0, -1.0, game="A"), result(0.5, -0.5, game="B"), result(0.0, 0.25, 1.0, game="C")])
 
         assert baseline.baselines == {
-            ("A", 0): 1.0,
-            ("A", 1): -1.0,
-            ("B", 0): 0.5,
-            ("B", 1): -0.5,
-            ("C", 0): 0.0,
-            ("C", 1): 0.25,
-            ("C", 2): 1.0,
+            ("A", 0, "self"): 1.0,
+            ("A", 1, "self"): -1.0,
+            ("B", 0, "self"): 0.5,
+            ("B", 1, "self"): -0.5,
+            ("C", 0, "self"): 0.0,
+            ("C", 1, "self"): 0.25,
+            ("C", 2, "self"): 1.0,
         }
 
     def test_moves_after_every_episode_where_asked_to(self):
@@ -186,7 +186,7 @@ class TestRoleBaseline:
 
         # From zero, as in SPIRAL: 0, 0.5, 0.75, then 0.375.
         assert [seats[0] for seats in advantages] == [(1.0,), (0.5,), (-0.75,)]
-        assert baseline.baselines["Toy", 0] == 0.375
+        assert baseline.baselines["Toy", 0, "self"] == 0.375
 
     def test_ignores_seats_that_are_not_trained_on(self):
         baseline = RoleBaseline()
@@ -194,7 +194,7 @@ class TestRoleBaseline:
         advantages = baseline([result(1.0, -1.0, positions=((1, 2), ()))])
 
         assert advantages == [((0.0, 0.0), ())]
-        assert baseline.baselines == {("Toy", 0): 1.0}
+        assert baseline.baselines == {("Toy", 0, "self"): 1.0}
 
     def test_logs_each_baseline_by_role(self):
         baseline = RoleBaseline()
@@ -241,7 +241,7 @@ class TestReturnsOnly:
 class TestPositionValues:
     def test_agrees_with_a_hand_computation(self):
         values = PositionValues(trace=0.5, rate=0.1, discount=0.5)
-        values.values = {("Toy", 0, 1): (0.2, 10), ("Toy", 0, 2): (0.4, 10)}
+        values.values = {("Toy", 0, 1, "self"): (0.2, 10), ("Toy", 0, 2, "self"): (0.4, 10)}
 
         (((first, second), (other,)),) = values([result(1.0, -1.0, positions=((1, 2), (3,)))])
 
@@ -251,12 +251,16 @@ class TestPositionValues:
         assert first == pytest.approx(0.15)
         assert other == pytest.approx(0.0)
         # Moved by max(rate, 1 / 11) = 0.1 of what followed: 0.2 + 0.15, and 0.4 + 0.6.
-        assert values.values["Toy", 0, 1] == (pytest.approx(0.2 + 0.1 * 0.15), 11)
-        assert values.values["Toy", 0, 2] == (pytest.approx(0.4 + 0.1 * 0.6), 11)
+        assert values.values["Toy", 0, 1, "self"] == (pytest.approx(0.2 + 0.1 * 0.15), 11)
+        assert values.values["Toy", 0, 2, "self"] == (pytest.approx(0.4 + 0.1 * 0.6), 11)
 
     def test_gives_every_turn_the_final_return_at_trace_one(self):
         values = PositionValues(trace=1.0)
-        values.values = {("Toy", 0, 1): (0.3, 5), ("Toy", 0, 2): (-0.7, 5), ("Toy", 0, 3): (0.1, 5)}
+        values.values = {
+            ("Toy", 0, 1, "self"): (0.3, 5),
+            ("Toy", 0, 2, "self"): (-0.7, 5),
+            ("Toy", 0, 3, "self"): (0.1, 5),
+        }
 
         ((turns, _),) = values([result(1.0, -1.0, positions=((1, 2, 3), ()))])
 
@@ -265,7 +269,11 @@ class TestPositionValues:
 
     def test_gives_every_turn_the_next_positions_value_at_trace_zero(self):
         values = PositionValues(trace=0.0)
-        values.values = {("Toy", 0, 1): (0.3, 5), ("Toy", 0, 2): (-0.7, 5), ("Toy", 0, 3): (0.1, 5)}
+        values.values = {
+            ("Toy", 0, 1, "self"): (0.3, 5),
+            ("Toy", 0, 2, "self"): (-0.7, 5),
+            ("Toy", 0, 3, "self"): (0.1, 5),
+        }
 
         ((turns, _),) = values([result(1.0, -1.0, positions=((1, 2, 3), ()))])
 
@@ -282,7 +290,11 @@ class TestPositionValues:
     )
     def test_judges_a_move_among_rivals_by_the_position_it_leaves(self, trace, expected):
         values = PositionValues(trace=trace, rivals=["Toy"])
-        values.values = {("Toy", 0, 1): (0.2, 5), ("Toy", 1, 3): (-0.1, 5), ("Toy", 0, 2): (0.4, 5)}
+        values.values = {
+            ("Toy", 0, 1, "self"): (0.2, 5),
+            ("Toy", 1, 3, "self"): (-0.1, 5),
+            ("Toy", 0, 2, "self"): (0.4, 5),
+        }
 
         ((first, second),) = values([result(1.0, -1.0, positions=((1, 2), (3,)))])
 
@@ -294,7 +306,7 @@ class TestPositionValues:
         for gain in (1.0, 0.0, 0.0, 1.0):
             values([result(gain, -gain)])
 
-        assert values.values["Toy", 0, 1] == (pytest.approx(0.5), 4)
+        assert values.values["Toy", 0, 1, "self"] == (pytest.approx(0.5), 4)
 
     def test_takes_an_unseen_position_for_its_roles_mean_so_far(self):
         values = PositionValues()

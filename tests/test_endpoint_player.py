@@ -67,7 +67,7 @@ class TestEndpointPlayer:
 
     def test_a_game_whose_player_is_gone_has_no_result(self, server, caplog):
         server.kill()
-        with EndpointEngine(server.url, "rival", api_key_env=None, patience=0.0) as engine:
+        with EndpointEngine(server.url, "rival", api_key_env=None, max_retries=0) as engine:
             played = episodes(engine)
 
         assert {(episode.ending, episode.returns) for episode in played} == {(Ending.PLAYER_LOST, (0.0, 0.0))}

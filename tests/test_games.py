@@ -121,7 +121,7 @@ class TestImport:
 import json, sys
 import trl_spiral
 import trl_spiral.evaluation.exact
-from trl_spiral import PolicyPlayer, PositionValues, RandomPlayer, Start, mirror, play, referee
+from trl_spiral import PolicyPlayer, PositionValues, Opponents, RandomPlayer, Start, play, referee
 from trl_spiral.games import game_names, get_game
 games = [get_game(name) for name in game_names()]
 heavy = ("torch", "transformers", "trl", "accelerate", "textarena", "numpy", "datasets")

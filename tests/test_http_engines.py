@@ -1,6 +1,5 @@
 import gc
 import json
-import logging
 import re
 import threading
 from dataclasses import replace
@@ -9,7 +8,6 @@ import pytest
 from completions_server import CompletionsServer
 from games_for_tests import AskingPlayer, ShortOrLong
 
-from trl_spiral.engines.endpoint import EndpointEngine
 from trl_spiral.engines.http import ServerEngine
 from trl_spiral.engines.transport import BadAnswer, ServerLost
 from trl_spiral.games import get_game
@@ -20,8 +18,6 @@ from trl_spiral.types import POLICY, Ending, Request, Sampling
 
 
 SAMPLING = Sampling(max_new_tokens=8)
-KEY = "sk-a-very-secret-key"
-ASKED = Request((), SAMPLING, "rival", 11, messages=({"role": "user", "content": "Your move?"},))
 
 
 @pytest.fixture
@@ -34,13 +30,6 @@ def server():
 def engine(server):
     with ServerEngine(server.url) as engine:
         yield engine
-
-
-@pytest.fixture
-def endpoint(server, monkeypatch):
-    monkeypatch.setenv("A_KEY", KEY)
-    with EndpointEngine(server.url, "rival", api_key_env="A_KEY", patience=0.0) as endpoint:
-        yield endpoint
 
 
 def drain(engine, count):
@@ -477,102 +466,3 @@ class TestBootId:
 
         with ServerEngine(server.url, patience=0.0) as engine, pytest.raises(ServerLost):
             engine.boot_id()
-
-
-class TestEndpointEngine:
-    def test_sends_messages_and_gives_text(self, server, endpoint):
-        endpoint.add(0, ASKED)
-
-        [(ticket, reply)] = endpoint.step()
-
-        assert (ticket, reply.text, reply.completion_ids, reply.logprobs) == (0, server.text({}), (), ())
-        assert server.seen[0][0] == "/chat/completions"
-        assert server.seen[0][1]["Authorization"] == f"Bearer {KEY}"
-        assert server.bodies == [
-            {
-                "model": "rival",
-                "messages": [{"role": "user", "content": "Your move?"}],
-                "temperature": 1.0,
-                "top_p": 1.0,
-                "max_tokens": 8,
-                "seed": 11,
-            }
-        ]
-        assert endpoint.metrics() == {"requests": 1, "retries": 0, "new_tokens": 5, "in_flight": 1}
-
-    def test_sends_less_common_sampling_where_it_changes_something(self, server, endpoint):
-        endpoint.add(0, replace(ASKED, sampling=Sampling(top_k=5, min_p=0.1, repetition_penalty=1.2, stop=("END",))))
-        endpoint.step()
-
-        sent = {name: server.bodies[0][name] for name in ("top_k", "min_p", "repetition_penalty", "stop")}
-        assert sent == {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "stop": ["END"]}
-
-    @pytest.mark.parametrize(("theirs", "ours"), [("length", "length"), ("stop", "stop"), ("content_filter", "stop")])
-    def test_finish_reasons(self, server, endpoint, theirs, ours):
-        def spoil(answer):
-            answer["choices"][0]["finish_reason"] = theirs
-            return answer
-
-        server.spoil = spoil
-        endpoint.add(0, ASKED)
-
-        assert endpoint.step()[0][1].finish_reason == ours
-
-    def test_a_message_without_content_is_an_empty_reply(self, server, endpoint):
-        server.text = lambda body: None
-        endpoint.add(0, ASKED)
-
-        assert endpoint.step()[0][1].text == ""
-
-    def test_an_endpoint_that_is_gone_loses_every_game_and_warns_once(self, server, endpoint, caplog):
-        server.kill()
-        for ticket in range(3):
-            endpoint.add(ticket, ASKED)
-
-        assert {reply.finish_reason for reply in drain(endpoint, 3).values()} == {"lost"}
-        assert len(caplog.records) == 1
-        assert "end without a result" in caplog.text
-
-    def test_warns_again_after_it_had_come_back(self, server, endpoint, caplog):
-        for alive in (False, True, False):
-            if server.alive != alive:
-                (server.start if alive else server.kill)()
-            endpoint.add(0, ASKED)
-            assert (endpoint.step()[0][1].finish_reason == "lost") is not alive
-
-        assert len(caplog.records) == 2
-
-    def test_the_key_is_shown_to_nobody_but_the_endpoint(self, server, endpoint, caplog):
-        caplog.set_level(logging.DEBUG)
-        server.failures = [(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}), (503, f"no {KEY}")]
-        endpoint.add(0, ASKED)
-        with pytest.raises(BadAnswer) as error:
-            endpoint.step()
-        endpoint.add(1, ASKED)
-        endpoint.step()
-
-        assert "provided: [key]" in str(error.value)
-        assert "no [key]" in caplog.text
-        shown = f"{caplog.text}{error.getrepr(style='long')}{endpoint!r}{endpoint._transport!r}"
-        assert KEY not in shown
-
-    @pytest.mark.parametrize("value", ["", "two\nlines", "schlüssel-secret"])
-    def test_a_key_that_is_none_is_refused_unseen(self, monkeypatch, value):
-        monkeypatch.setenv("A_KEY", value)
-
-        with pytest.raises(ValueError, match="environment variable A_KEY must hold") as error:
-            EndpointEngine("http://localhost", "rival", api_key_env="A_KEY")
-        assert not value or value not in str(error.getrepr(style="short"))
-
-    def test_an_endpoint_may_want_no_key(self, server):
-        with EndpointEngine(server.url, "rival", api_key_env=None, extra={"temperature": 0}) as endpoint:
-            endpoint.add(0, ASKED)
-            endpoint.step()
-
-        assert "Authorization" not in server.seen[0][1]
-        assert server.bodies[0]["temperature"] == 0
-
-    def test_refuses_what_has_no_messages_or_wants_legal_moves(self, endpoint):
-        for bad in (request(), replace(ASKED, legal_moves=("[4]",))):
-            with pytest.raises(ValueError, match="Let an `EndpointPlayer` ask it"):
-                endpoint.add(0, bad)

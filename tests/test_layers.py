@@ -15,12 +15,13 @@ LAYERS = [
     {"prompts"},
     {"players"},
     {"rollout"},
-    {"opponents", "advantages", "evaluation"},
+    {"advantages"},
+    {"opponents", "evaluation"},
     {"engines", "rows", "metrics", "ranks"},
     {"state", "_trl"},
     {"selfplay", "spiral_config"},
-    {"checks"},
-    {"spiral_trainer", "callbacks", "tiny"},
+    {"checks", "invitations", "callbacks"},
+    {"spiral_trainer", "tiny"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FIRST_WITH_TORCH = RANK["engines"]

@@ -3,6 +3,7 @@ from completions_server import CompletionsServer
 from games_for_tests import AskingPlayer, EchoEngine, ShortOrLong
 
 from trl_spiral.engines.http import ServerEngine
+from trl_spiral.engines.phases import PhasedEngine
 from trl_spiral.engines.router import Router
 from trl_spiral.rollout import Start, play, referee
 from trl_spiral.types import Reply, Request
@@ -104,6 +105,29 @@ class TestRouter:
             "a/requests": 1.0,
             "default/requests": 1.0,
         }
+
+    def test_weights_are_not_switched_while_another_engine_here_has_work(self):
+        mine, theirs, remote, loads = EchoEngine("oldest"), EchoEngine(), FakeRemote(), []
+        phased = PhasedEngine(theirs, loads.append, {"old", "older"}, resident="old")
+        router = Router({"policy": mine, "remote": remote}, default=phased)
+        for ticket, policy in enumerate(["policy", "older", "old", "policy", "remote"]):
+            router.add(ticket, ask(policy))
+
+        assert [ticket for ticket, _ in router.step()] == [0, 2]
+        assert [ticket for ticket, _ in router.step()] == [3]
+        assert loads == []
+        # What works elsewhere is not waited for.
+        assert [ticket for ticket, _ in router.step()] == [1]
+        assert loads == ["older"]
+
+    def test_switches_are_summed(self):
+        engines = {name: PhasedEngine(EchoEngine(), print, {name}) for name in "ab"}
+        router = Router(engines, default=EchoEngine())
+        for ticket, name in enumerate("ab"):
+            router.add(ticket, ask(name))
+        router.step()
+
+        assert router.metrics() == {"weight_switches": 2.0}
 
     def test_games_between_a_local_and_a_remote_engine(self):
         with CompletionsServer(tokens=lambda body: (body["prompt"][0],)) as server:

@@ -11,36 +11,20 @@ pytestmark = pytest.mark.vllm
 @pytest.fixture(scope="module")
 def trainer(vllm_model_dir, tmp_path_factory):
     """After four steps, of which vLLM has seen none but the first: TRL syncs when it generates."""
-    import gc
-
-    from accelerate.state import AcceleratorState, PartialState
     from training_runs import RecordingTrainer, config, games
-    from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm_in_process import trainer_with_vllm
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-            patch.setenv(name, "0")  # TRL sets them, and they must be gone afterwards
-            patch.delenv(name)
-        trainer = RecordingTrainer(
-            vllm_model_dir,
-            config(
-                tmp_path_factory.mktemp("colocated"),
-                use_vllm=True,
-                vllm_mode="colocate",
-                vllm_max_model_length=1024,
-                max_steps=4,
-                vllm_engine_kwargs={"max_num_seqs": 7},
-            ),
-            games=games(["Sum-v0"]),
-        )
+    settings = config(
+        tmp_path_factory.mktemp("colocated"),
+        use_vllm=True,
+        vllm_mode="colocate",
+        vllm_max_model_length=1024,
+        max_steps=4,
+        vllm_engine_kwargs={"max_num_seqs": 7},
+    )
+    with trainer_with_vllm(lambda: RecordingTrainer(vllm_model_dir, settings, games=games(["Sum-v0"]))) as trainer:
         trainer.train()
         yield trainer
-        trainer.vllm_generation.llm.llm_engine.engine_core.shutdown()
-        del trainer.vllm_generation.llm
-        gc.collect()
-        cleanup_dist_env_and_memory()
-        AcceleratorState._reset_state(reset_partial_state=True)
-        PartialState._reset_state()
 
 
 @pytest.fixture

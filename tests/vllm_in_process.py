@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 
 
@@ -47,6 +48,38 @@ def vllm_in_process(model_dir: str, **options: Any) -> Iterator[Any]:
         del llm
         gc.collect()
         cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def trainer_with_vllm(make: Callable[[], Any]) -> Iterator[Any]:
+    """
+    A trainer that generates with vLLM, for the length of a `with` block, and afterwards a process for another.
+
+    Args:
+        make (`Callable`):
+            Makes the trainer.
+    """
+    from accelerate.state import AcceleratorState, PartialState
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            patch.setenv(name, "0")  # TRL sets them, and they must be gone afterwards
+            patch.delenv(name)
+        trainer = make()
+        try:
+            yield trainer
+        finally:
+            if trainer.vllm_mode == "colocate":
+                trainer.vllm_generation.llm.llm_engine.engine_core.shutdown()
+                del trainer.vllm_generation.llm
+                gc.collect()
+                cleanup_dist_env_and_memory()
+            else:
+                trainer.vllm_generation.vllm_client.close_communicator()
+                trainer.vllm_generation.vllm_client.session.close()
+            AcceleratorState._reset_state(reset_partial_state=True)
+            PartialState._reset_state()
 
 
 def weights_of(llm: Any) -> torch.nn.Module:

@@ -39,8 +39,13 @@ FLAGS: dict[str, Any] = {
     "max_model_len": 2048,
     "weight_transfer_config": {"backend": "gloo"},
 }
-# Beside what `conftest.py` sets for all of vLLM. Weights are synchronized through development endpoints.
-ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+# Beside what `conftest.py` sets for all of vLLM. Weights are synchronized through development endpoints, and adapters
+# through others.
+ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
 PATIENCE = 240  # seconds until a server is up; it takes about 20 on two idle cores
 
 

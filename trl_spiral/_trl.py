@@ -7,11 +7,13 @@ rather than a run.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -23,13 +25,26 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer import grpo_trainer
 
+from trl_spiral.engines.adapters import SideBySide, live_adapter, obstacle, read_adapters
 from trl_spiral.engines.continuous import ContinuousEngine
+from trl_spiral.engines.frozen import FrozenCopy
 from trl_spiral.engines.http import ServerEngine
 from trl_spiral.engines.memory import rows_that_fit
+from trl_spiral.engines.phases import PhasedEngine
+from trl_spiral.engines.router import Router
 from trl_spiral.engines.transformers import TransformersEngine
-from trl_spiral.engines.vllm import VLLMEngine
+from trl_spiral.engines.vllm import VLLMEngine, load_weights, lora_request
+from trl_spiral.engines.vllm_lora import (
+    adapter_of_zeros,
+    check_adapter,
+    check_lora_config,
+    is_adapter,
+    load_into_server,
+    save_adapter,
+    scratch_folder,
+)
 from trl_spiral.rollout import Engine
-from trl_spiral.types import Sampling
+from trl_spiral.types import POLICY, Sampling
 
 
 if TYPE_CHECKING:
@@ -52,7 +67,7 @@ TRL_ATTRIBUTES = (
 VLLM_ATTRIBUTES = ("vllm_generation", "_last_loaded_step")
 """The same, where vLLM generates."""
 
-VLLM_GENERATION_ATTRIBUTES = ("mode", "llm", "vllm_client", "enable_sleep_mode", "_llm_weights_sleeping")
+VLLM_GENERATION_ATTRIBUTES = ("mode", "llm", "vllm_client", "enable_sleep_mode", "_llm_weights_sleeping", "_dist")
 """Attributes of TRL's `VLLMGeneration` that are read or set."""
 
 TRAINER_ATTRIBUTES = ("_tr_loss", "_globalstep_last_logged", "_total_loss_scalar")
@@ -85,17 +100,40 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             More arguments of [`vllm.LLM`] in colocate mode; they override TRL's.
         patience (`float`):
             Seconds for which a server may fail before it is given up.
+        adapters (`bool`, defaults to `False`):
+            Whether vLLM keeps the base weights and serves the policy as one adapter among others. TRL merges it into the
+            weights that it syncs, on which a snapshot's adapter would be policy and snapshot in one.
         args, kwargs:
             As in [`~trl.generation.vllm_generation.VLLMGeneration`].
+
+    Attributes:
+        policy_adapter (`Path`, *optional*):
+            With `adapters`, the folder of the adapter in training as of the last sync.
+        snapshots (`Mapping[str, Path | None]`):
+            Other adapters that a server was given last, by policy name.
+
+    Raises:
+        ValueError: If the adapter in training cannot be served beside others.
+        RuntimeError: If the server does not take it.
     """
 
-    def __init__(self, *args: Any, engine_kwargs: dict[str, Any], patience: float, **kwargs: Any) -> None:
+    _renewals = count()  # over all trainers of the process, which share a folder
+
+    def __init__(
+        self, *args: Any, engine_kwargs: dict[str, Any], patience: float, adapters: bool = False, **kwargs: Any
+    ) -> None:
         self.engine_kwargs = engine_kwargs
         self.patience = patience
+        self.adapters = adapters
+        self.policy_adapter: Path | None = None
+        self.snapshots: Mapping[str, Path | None] = {}
         self.boot_id: str | None = None
+        self._base_synced_to: str | None = None  # the boot that holds the base weights
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
+        if self.adapters:
+            self._check_adapters()
         llm: Any = getattr(vllm_generation, "LLM", None)  # TRL has none where vLLM is not installed, and says so
         vllm_generation.LLM = lambda **kwargs: llm(**kwargs | self.engine_kwargs)
         try:
@@ -104,12 +142,17 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             vllm_generation.LLM = llm
         if self.mode == "server" and self.accelerator.is_main_process:
             self.boot_id = self._find_boot_id()
+        if self.mode == "server" and self.adapters:
+            # Tried now, so that a server that takes no adapters is found before the first roll-out.
+            self._renew_adapter()
+            self.serve({})
 
     def sync_weights(self) -> None:
         """
         Gives the engine the trainer's weights and sees to it that nothing computed from older ones is left.
 
-        Every rank must call it. A server that was started again since the last time is connected to again.
+        Every rank must call it. A server that was started again since the last time is connected to again. With
+        `adapters`, a server is given the base weights and no adapter yet: see `serve`.
 
         Raises:
             RuntimeError: If requests are in flight, or vLLM does not drop its prefix cache.
@@ -121,16 +164,27 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
                     f"Weights cannot change while {waiting} requests are in flight: their replies would be written by "
                     "both. Finish or abort them first."
                 )
-            super().sync_weights()
+            if not self.adapters or self._base_synced_to is None:
+                super().sync_weights()
+                self._base_synced_to = "this process"
+            if self.adapters:
+                self._renew_adapter()
             dropped = self.llm.reset_prefix_cache()
         else:
             main = self.accelerator.is_main_process
-            # Noted before: a server that is started again from here on will be found to be another.
-            boot = self._find_boot_id() if main else None
+            # Noted before: a server that is started again from here on will be found to be another. All ranks are told,
+            # since all gather what is sharded.
+            found = [self._find_boot_id() if main else None]
+            broadcast_object_list(found, from_process=0)
+            boot = found[0]
             if main and boot != self.boot_id:
                 self.vllm_client.close_communicator()
                 self.vllm_client.init_communicator(device=self.accelerator.device)
-            super().sync_weights()
+            if not self.adapters or boot != self._base_synced_to:
+                super().sync_weights()
+                self._base_synced_to = boot
+            if self.adapters:
+                self._renew_adapter()
             dropped = not main or self._server_drops_prefix_cache()
         if not dropped:
             raise RuntimeError(
@@ -138,10 +192,77 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
                 "flight. Let nobody else use the engine during training."
             )
         if self.mode == "server":
-            # All ranks wait here, so that none asks before the weights are there.
-            known = [boot]
-            broadcast_object_list(known, from_process=0)
-            self.boot_id = known[0]
+            # So that no rank asks before the weights are there.
+            self.accelerator.wait_for_everyone()
+            self.boot_id = boot
+
+    def serve(self, snapshots: Mapping[str, Path | None]) -> dict[str, str]:
+        """
+        Gives a server the policy's adapter, these snapshots', and no others. Every rank must call it.
+
+        Args:
+            snapshots (`Mapping[str, Path | None]`):
+                Folders of adapters by policy name, `None` for the base model.
+
+        Returns:
+            `dict[str, str]`: What the server calls each, by policy name.
+
+        Raises:
+            RuntimeError: If the server does not take one.
+        """
+        self.snapshots = dict(snapshots)
+        names: list[Any] = [None]
+        if self.accelerator.is_main_process:
+            assert self.policy_adapter is not None, "there is one from the start"
+            self._find_boot_id()  # which waits for a server that is on its way back
+            # Zeros for the base model: a vLLM on a CPU gives rows without an adapter that of another, and a server does
+            # not say what it runs on.
+            folders = {
+                policy: adapter_of_zeros(self.policy_adapter) if folder is None else Path(folder)
+                for policy, folder in {POLICY: self.policy_adapter, **snapshots}.items()
+            }
+            names = [load_into_server(self.vllm_client.session, base_url(self), folders)]
+        broadcast_object_list(names, from_process=0)
+        served: dict[str, str] = names[0]
+        return served
+
+    def _check_adapters(self) -> None:
+        """Raises `ValueError`, before an engine is made, where the adapter in training cannot be served as one."""
+        check_lora_config(self.model.peft_config[self.model.active_adapter])
+        if self._dist.is_fsdp:
+            raise ValueError(
+                "FSDP shards the adapter in training, and here it is served from a file that each rank writes. Use "
+                "DeepSpeed, or plain data parallelism, to train against adapters."
+            )
+        if self.enable_sleep_mode:
+            raise ValueError(
+                "`vllm_enable_sleep_mode` throws away the weights on which adapters are served. Leave it off, and give "
+                "vLLM less memory by `vllm_gpu_memory_utilization`."
+            )
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """As TRL's, but of the base weights alone, as they are without any adapter, where adapters are served."""
+        if not self.adapters:
+            yield from super()._iter_named_params()
+            return
+        for name, parameter in self.model.named_parameters():
+            if self.model.prefix not in name:  # that of PEFT's own parameters
+                with self._dist.gather_params([parameter]):
+                    name = name.removeprefix("base_model.model.").replace(".base_layer", "")
+                    yield self._fix_param_name_to_vllm(name), parameter.data
+
+    def _renew_adapter(self) -> None:
+        """Writes the adapter in training to a new folder: under the name of an old one, vLLM would find the old one."""
+        old = self.policy_adapter
+        folder = scratch_folder() / f"{POLICY}-{next(self._renewals)}"
+        adapter = [parameter for name, parameter in self.model.named_parameters() if self.model.prefix in name]
+        with self._dist.gather_params(adapter):
+            self.policy_adapter = save_adapter(self.model, folder)
+        if old is not None:
+            if self.mode == "colocate":
+                # It is the last that was used, and would be the last to make room for others.
+                self.llm.llm_engine.remove_lora(lora_request(POLICY, old).lora_int_id)
+            shutil.rmtree(old)
 
     def _find_boot_id(self) -> str:
         with ServerEngine(base_url(self), patience=self.patience) as engine:
@@ -168,10 +289,12 @@ PATIENCE = 30.0
 
 
 @contextmanager
-def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float) -> Iterator[None]:
+def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float, adapters: bool = False) -> Iterator[None]:
     """Within it, a [`~trl.GRPOTrainer`] that is made generates by `SpiralVLLMGeneration`."""
     theirs = grpo_trainer.VLLMGeneration
-    grpo_trainer.VLLMGeneration = partial(SpiralVLLMGeneration, engine_kwargs=engine_kwargs, patience=patience)
+    grpo_trainer.VLLMGeneration = partial(
+        SpiralVLLMGeneration, engine_kwargs=engine_kwargs, patience=patience, adapters=adapters
+    )
     try:
         yield
     finally:
@@ -192,23 +315,27 @@ def open_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None] | Non
             Folders of other policies, by policy name: LoRA adapters or whole weights. `None` for the base model of a LoRA
             run, without any adapter.
     """
-    if not trainer.use_vllm:
-        opened = _transformers_engine(trainer)
+    if not getattr(trainer, "use_vllm", False):  # an `SFTTrainer` has no such thing
+        opened = _transformers_engine(trainer, snapshots or {})
     else:
+        _check_snapshots(trainer, snapshots or {})
         if trainer._last_loaded_step != trainer.state.global_step:
             # TRL has done so before a roll-out, and has not before a callback.
             trainer.vllm_generation.sync_weights()
             trainer._last_loaded_step = trainer.state.global_step
-        opened = _server_engine(trainer) if trainer.vllm_mode == "server" else _colocated_engine(trainer)
+        opened = (_server_engine if trainer.vllm_mode == "server" else _colocated_engine)(trainer, snapshots or {})
     with opened as engine:
         yield engine
 
 
 def restore_weights(trainer: GRPOTrainer, engine: Engine) -> None:
-    """Gives a server that was started again the trainer's weights. Every rank must call it."""
+    """Gives a server that was started again the trainer's weights, and its adapters. Every rank must call it."""
     assert isinstance(engine, ServerEngine), "no other engine loses its weights"
-    trainer.vllm_generation.sync_weights()
-    engine.boot = trainer.vllm_generation.boot_id
+    generation = trainer.vllm_generation
+    generation.sync_weights()
+    engine.boot = generation.boot_id
+    if generation.adapters:
+        engine.adapters = generation.serve(generation.snapshots)
 
 
 def ranks_per_engine(trainer: GRPOTrainer) -> int:
@@ -222,16 +349,56 @@ def is_first_to_play(trainer: GRPOTrainer) -> bool:
     return first
 
 
+WHOLE_WEIGHTS_BEHIND_A_SERVER = (
+    "A vLLM server holds one set of whole weights, so it cannot answer for snapshots of them. Train LoRA, generate with "
+    '`vllm_mode="colocate"`, or serve the opponent by a server of its own, as an endpoint.'
+)
+
+
+def _check_snapshots(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]) -> None:
+    """Raises `ValueError` if the trainer's vLLM cannot answer for one of them."""
+    generation = trainer.vllm_generation
+    adapters = getattr(generation, "adapters", False)  # a plain trainer's does not say
+    for name, folder in snapshots.items():
+        if adapters and folder is not None and not is_adapter(folder):
+            raise ValueError(
+                f"The snapshot {name!r} in {folder} holds whole weights, and this run trains an adapter, beside which vLLM "
+                "serves adapters alone. Take it out of the pool, or serve it as an endpoint."
+            )
+        if adapters and folder is not None:
+            check_adapter(folder)
+        if not adapters and (folder is None or is_adapter(folder)):
+            raise ValueError(
+                f"The snapshot {name!r} is an adapter, or the base model without one, and this trainer gives vLLM whole "
+                "weights, an adapter merged into them, on which it would be wrong. Use `SpiralTrainer` with LoRA and a "
+                "pool from the start, or give the folder of whole weights."
+            )
+    if snapshots and not adapters and trainer.vllm_mode == "server":
+        raise ValueError(WHOLE_WEIGHTS_BEHIND_A_SERVER)
+    if snapshots and not adapters and (generation._dist.is_zero3 or generation._dist.is_fsdp):
+        raise ValueError(
+            "Sharded weights must be gathered by all ranks at once, and each rank puts opponents' weights in their place "
+            "when its own games ask for it. Train LoRA against snapshots, or do not shard (ZeRO-2 at most)."
+        )
+
+
 @contextmanager
-def _colocated_engine(trainer: GRPOTrainer) -> Iterator[VLLMEngine]:
+def _colocated_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]) -> Iterator[Engine]:
     """The colocated vLLM, awake."""
     generation = trainer.vllm_generation
     if generation.enable_sleep_mode:
         if generation._llm_weights_sleeping:
             generation.sync_weights()
         generation.llm.wake_up(tags=["kv_cache"])
+    options = _vllm_options(trainer)
     try:
-        yield VLLMEngine(generation.llm, version=trainer._last_loaded_step, options=_vllm_options(trainer))
+        if getattr(generation, "adapters", False):
+            adapters = {POLICY: generation.policy_adapter, **snapshots}
+            yield VLLMEngine(generation.llm, trainer._last_loaded_step, options, adapters)
+        elif snapshots:
+            yield from _colocated_phases(trainer, snapshots, options)
+        else:
+            yield VLLMEngine(generation.llm, trainer._last_loaded_step, options)
     finally:
         if generation.enable_sleep_mode:
             # As TRL does: the weights are discarded, and pushed again before the next roll-out.
@@ -239,8 +406,33 @@ def _colocated_engine(trainer: GRPOTrainer) -> Iterator[VLLMEngine]:
             generation._llm_weights_sleeping = True
 
 
+def _colocated_phases(
+    trainer: GRPOTrainer, snapshots: Mapping[str, Path | None], options: dict[str, Any]
+) -> Iterator[PhasedEngine]:
+    """The colocated vLLM with whole weights that are put in place of one another, the policy's again at the end."""
+    generation, step = trainer.vllm_generation, trainer._last_loaded_step
+
+    def load(policy: str) -> None:
+        # What TRL takes for weights that were never synced: should the roll-out break off, the next will sync them.
+        trainer._last_loaded_step = -1
+        if policy == POLICY:
+            # No collective, since the weights are not sharded: other ranks switch at other times.
+            generation.sync_weights()
+            trainer._last_loaded_step = step
+        else:
+            folder = snapshots[policy]
+            assert folder is not None, "checked before"
+            load_weights(generation.llm, folder)
+
+    engine = VLLMEngine(generation.llm, step, options)
+    phases = PhasedEngine(engine, load, {POLICY, *snapshots}, resident=POLICY)
+    yield phases
+    if phases.resident != POLICY:
+        load(POLICY)
+
+
 @contextmanager
-def _server_engine(trainer: GRPOTrainer) -> Iterator[ServerEngine]:
+def _server_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]) -> Iterator[ServerEngine]:
     """The vLLM server, through connections of this rank's own."""
     generation = trainer.vllm_generation
     if not isinstance(generation, SpiralVLLMGeneration):
@@ -251,6 +443,7 @@ def _server_engine(trainer: GRPOTrainer) -> Iterator[ServerEngine]:
         version=trainer._last_loaded_step,
         extra=_vllm_options(trainer),
         boot=getattr(generation, "boot_id", None),
+        adapters=generation.serve(snapshots) if getattr(generation, "adapters", False) else None,
         max_in_flight=_most_in_flight(trainer),
         patience=getattr(generation, "patience", PATIENCE),
     ) as engine:
@@ -287,9 +480,9 @@ def _vllm_options(trainer: GRPOTrainer) -> dict[str, Any]:
 
 
 @contextmanager
-def _transformers_engine(trainer: GRPOTrainer) -> Iterator[Engine]:
+def _transformers_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]) -> Iterator[Engine]:
     """
-    The engine over the trainer's own model.
+    The engine over the trainer's own model, and where opponents cannot share a batch with it, over a second copy.
 
     The model is unwrapped, ZeRO-3 shards are gathered once around the whole roll-out, and dropout is off.
     """
@@ -305,21 +498,70 @@ def _transformers_engine(trainer: GRPOTrainer) -> Iterator[Engine]:
         trainer.accelerator.autocast(),
     ):
         model.eval()
-        rows = rows_that_fit(model, trainer.max_completion_length + PROMPT_ROOM, _most_in_flight(trainer))
-        version = trainer.state.global_step
         try:
-            if trainer.use_transformers_continuous_batching:
-                yield from _continuous_engine(trainer, model, rows, version)
+            if snapshots:
+                with _engine_of_several(trainer, model, snapshots) as engine:
+                    yield engine
             else:
-                yield TransformersEngine(
-                    model, trainer.generation_config, version, max_rows=rows, tokenizer=trainer._tokenizer
-                )
+                with _policy_engine(trainer, model, _rows_that_fit(trainer, model)) as engine:
+                    yield engine
         finally:
             model.train(training)
 
 
-def _continuous_engine(trainer: GRPOTrainer, model: Any, rows: int, version: int) -> Iterator[ContinuousEngine]:
-    """The one that the trainer has had from its first roll-out on: making it costs seconds."""
+@contextmanager
+def _engine_of_several(trainer: GRPOTrainer, model: Any, snapshots: Mapping[str, Path | None]) -> Iterator[Engine]:
+    """Adapters side by side in one batch where they can be, and otherwise snapshots in turn beside the policy."""
+    continuous = trainer.use_transformers_continuous_batching
+    adapters = None
+    if hasattr(model, "peft_config") and obstacle(model) is None:
+        adapters = read_adapters(snapshots, _shelves.setdefault(trainer, {}))
+    if adapters is not None and not continuous:
+        side_by_side = SideBySide(model, {POLICY: live_adapter(model), **adapters})
+        yield _plain_engine(trainer, model, _rows_that_fit(trainer, model), side_by_side)
+        return
+    second = _second_copy(trainer, model)
+    rows = _rows_that_fit(trainer, model, engines=2)
+    if adapters is not None:
+        # The continuous-batching manager has the policy's own model to itself.
+        opponents = _plain_engine(trainer, second.model, rows, SideBySide(second.model, adapters))
+    else:
+        opponents = PhasedEngine(
+            _plain_engine(trainer, second.model, rows),
+            load=lambda name: second.load(snapshots[name]),
+            policies=snapshots,
+            # Nobody, though somebody's weights are there: a resumed run finds nobody's, and must take the same turns.
+            resident=None,
+        )
+    with _policy_engine(trainer, model, rows) as policy:
+        yield Router({POLICY: policy}, default=opponents)
+
+
+def _rows_that_fit(trainer: GRPOTrainer, model: Any, engines: int = 1) -> int:
+    tokens = engines * (trainer.max_completion_length + PROMPT_ROOM)
+    return rows_that_fit(model, tokens, _most_in_flight(trainer))
+
+
+def _plain_engine(
+    trainer: GRPOTrainer, model: Any, rows: int, adapters: SideBySide | None = None
+) -> TransformersEngine:
+    return TransformersEngine(
+        model,
+        trainer.generation_config,
+        trainer.state.global_step,
+        adapters=adapters,
+        max_rows=rows,
+        tokenizer=trainer._tokenizer,
+    )
+
+
+@contextmanager
+def _policy_engine(trainer: GRPOTrainer, model: Any, rows: int) -> Iterator[Engine]:
+    """The engine of the weights in training alone."""
+    if not trainer.use_transformers_continuous_batching:
+        yield _plain_engine(trainer, model, rows)
+        return
+    # The one that the trainer has had from its first roll-out on: making it costs seconds.
     engine = _continuous_engines.get(trainer)
     if engine is None:
         engine = _continuous_engines[trainer] = ContinuousEngine(
@@ -329,12 +571,26 @@ def _continuous_engine(trainer: GRPOTrainer, model: Any, rows: int, version: int
             max_length=trainer.max_completion_length + PROMPT_ROOM,
             options=trainer.args.transformers_continuous_batching_config,
         )
-    engine.version = version
+    engine.version = trainer.state.global_step
     try:
         yield engine
     finally:
         engine.suspend()
 
+
+def _second_copy(trainer: GRPOTrainer, model: Any) -> FrozenCopy:
+    """The one that the trainer has had since it first met an opponent."""
+    if trainer not in _second_copies:
+        if (engine := _continuous_engines.get(trainer)) is not None:
+            engine.close()  # it hangs on the model, threads and all, and nobody can copy those
+        _second_copies[trainer] = FrozenCopy(model)
+    return _second_copies[trainer]
+
+
+_second_copies: WeakKeyDictionary[Any, FrozenCopy] = WeakKeyDictionary()
+
+_shelves: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+"""Adapters that were read from their folders for the latest roll-out."""
 
 _continuous_engines: WeakKeyDictionary[Any, ContinuousEngine] = WeakKeyDictionary()
 
@@ -345,9 +601,20 @@ PROMPT_ROOM = 2048
 """Tokens that a prompt may have where memory is planned before any was seen."""
 
 
+def tokenizer_of(trainer: Any) -> Any:
+    """The tokenizer of any trainer of TRL's."""
+    return getattr(trainer, "_tokenizer", None) or trainer.processing_class
+
+
 def sampling_of(trainer: GRPOTrainer, evaluation: bool = False) -> Sampling:
-    """How the trainer samples: its arguments, over them `generation_kwargs`, and in evaluation `eval_sampling`."""
+    """
+    How the trainer samples: its arguments, over them `generation_kwargs`, and in evaluation `eval_sampling`.
+
+    A trainer that does not sample, such as [`~trl.SFTTrainer`], has the defaults of [`~types.Sampling`].
+    """
     args = trainer.args
+    if not hasattr(trainer, "max_completion_length"):
+        return Sampling()
     said: dict[str, Any] = {
         "temperature": trainer.temperature,
         "top_p": trainer.top_p,

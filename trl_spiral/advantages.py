@@ -16,8 +16,17 @@ from typing import Any, Protocol
 from trl_spiral.types import POLICY, Ending, Episode
 
 
-Role = tuple[str, int]
-"""What a baseline is kept for: (game, seat)."""
+Role = tuple[str, int, str]
+"""
+What a baseline is kept for: (game, seat, class of opponent). What a seat can expect depends on whom it meets as much as on
+where it sits, and a baseline over all of them would give every turn against a weak opponent a positive advantage.
+"""
+
+AGAINST_ITSELF = "self"
+"""Class of the opponent where the policy fills every seat."""
+
+Position = tuple[str, int, int, str]
+"""What a value is kept for: (game, seat, fingerprint of the prompt, class of opponent)."""
 
 Advantages = tuple[tuple[float, ...], ...]
 """Of one episode: for each seat, one number per turn; none for seats that are not trained on."""
@@ -57,6 +66,10 @@ class Result:
             Turns taken by the policy.
         opening (`int`):
             Moves of the random opening.
+        players (`tuple[str, ...]`):
+            Name of whoever filled each seat.
+        opponent (`str`):
+            Class of the policy's opponents: baselines are kept for each apart.
     """
 
     counter: int
@@ -73,6 +86,8 @@ class Result:
     discarded_tokens: int
     policy_turns: int
     opening: int
+    players: tuple[str, ...] = ()
+    opponent: str = AGAINST_ITSELF
 
 
 def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) -> tuple[int, ...]:
@@ -97,8 +112,18 @@ def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) ->
     )
 
 
-def summarize(episode: Episode, learners: Sequence[int] | None = None) -> Result:
-    """The [`Result`] of an episode in which the seats `learners` are trained on, by default all `learning_seats`."""
+def summarize(episode: Episode, learners: Sequence[int] | None = None, opponent: str = AGAINST_ITSELF) -> Result:
+    """
+    The [`Result`] of an episode.
+
+    Args:
+        episode ([`~types.Episode`]):
+            What was played.
+        learners (`Sequence[int]`, *optional*):
+            Seats that are trained on; all `learning_seats` by default.
+        opponent (`str`, defaults to `AGAINST_ITSELF`):
+            Class of the policy's opponents.
+    """
     learning = learning_seats(episode) if learners is None else learners
     mine = [[turn for turn in seat.turns if turn.policy == POLICY] for seat in episode.trajectories]
     return Result(
@@ -116,6 +141,8 @@ def summarize(episode: Episode, learners: Sequence[int] | None = None) -> Result
         discarded_tokens=episode.discarded_tokens,
         policy_turns=sum(map(len, mine)),
         opening=episode.opening,
+        players=episode.players,
+        opponent=opponent,
     )
 
 
@@ -152,7 +179,7 @@ class RoleBaseline:
     """
     Role-conditioned Advantage Estimation: return minus a moving average of that role's returns.
 
-    A role is a (game, seat). The baseline is read before it is updated, set to the first batch's mean at first sight
+    A role is a (game, seat, class of opponent). The baseline is read before it is updated, set to the first batch's mean at first sight
     of a role, and then moved once per batch:
 
         baseline <- decay * baseline + (1 - decay) * mean return of the batch
@@ -193,19 +220,22 @@ class RoleBaseline:
             advantages.append(_spread(result, known, self.discount))
             for seat in _learning_seats(result):
                 moved = self.decay * known[seat] + (1.0 - self.decay) * result.returns[seat]
-                baselines[result.game, seat] = moved
+                baselines[result.game, seat, result.opponent] = moved
         if update:
             self.baselines = baselines
         return advantages
 
     def state_dict(self) -> dict[str, Any]:
-        return {"baselines": [[game, seat, value] for (game, seat), value in sorted(self.baselines.items())]}
+        return {"baselines": [[*role, value] for role, value in sorted(self.baselines.items())]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.baselines = {(game, int(seat)): float(value) for game, seat, value in state["baselines"]}
+        self.baselines = {_role(*role): float(value) for *role, value in state["baselines"]}
 
     def metrics(self) -> dict[str, float]:
-        return {f"baseline/{game}/seat{seat}": value for (game, seat), value in sorted(self.baselines.items())}
+        return {
+            f"baseline/{game}/seat{seat}" + ("" if opponent == AGAINST_ITSELF else f"/{opponent}"): value
+            for (game, seat, opponent), value in sorted(self.baselines.items())
+        }
 
 
 class _Stateless:
@@ -241,7 +271,8 @@ class BatchMean(_Stateless):
 
 class GroupMean(_Stateless):
     """
-    Return minus the mean return of the same seat over the episodes that started from the same deal and opening.
+    Return minus the mean return of the same seat over the episodes that started from the same deal and opening, against
+    the same class of opponent.
 
     With `games_per_start` episodes a group, this is GRPO's group baseline with "the same prompt" read as "the same
     start": luck of the deal and strength of the opening cancel. A group of one has no baseline but itself and is
@@ -249,15 +280,18 @@ class GroupMean(_Stateless):
     """
 
     def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
-        groups: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+        groups: dict[tuple[str, int, int, str], list[float]] = defaultdict(list)
         for result in results:
             for seat in _learning_seats(result):
-                groups[result.game, result.seed, seat].append(result.returns[seat])
+                groups[result.game, result.seed, seat, result.opponent].append(result.returns[seat])
         means = {key: _mean(returns) for key, returns in groups.items()}
         return [
             _spread(
                 result,
-                [means.get((result.game, result.seed, seat), 0.0) for seat in range(len(result.returns))],
+                [
+                    means.get((result.game, result.seed, seat, result.opponent), 0.0)
+                    for seat in range(len(result.returns))
+                ],
                 self.discount,
             )
             for result in results
@@ -268,7 +302,7 @@ class PositionValues:
     """
     Generalised advantage estimation over turns, with a table of what each position has been worth.
 
-    For games whose prompts come again. A position is a (game, seat, prompt); its value is a running mean of what
+    For games whose prompts come again. A position is a (game, seat, prompt, class of opponent); its value is a running mean of what
     followed, with at least `rate` weight on the newest batch so that it tracks a policy that improves. A turn's
     advantage is the sum over this and later turns of
 
@@ -276,7 +310,7 @@ class PositionValues:
 
     where after the last turn the return stands for the next position's value. This is
     [GAE](https://huggingface.co/papers/1506.02438) over turns instead of tokens. A position never seen before counts as
-    its role's mean return.
+    it counts where the policy meets itself, and where it never did, as its role's mean return.
 
     The next position is the seat's own next one. In a game of `rivals` it is the position of whoever moves next, with
     its value turned around where that is the other seat: what a move has done is then judged by the position it leaves,
@@ -301,12 +335,12 @@ class PositionValues:
         self.discount = discount
         self.rivals = frozenset(rivals)
         self.roles = RoleBaseline()
-        self.values: dict[tuple[str, int, int], tuple[float, int]] = {}
+        self.values: dict[Position, tuple[float, int]] = {}
 
     def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
         fallback = {role: _mean(returns) for role, returns in _returns_by_role(results).items()}
         fallback |= self.roles.baselines
-        targets: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+        targets: dict[Position, list[float]] = defaultdict(list)
         advantages = [
             ((),) * len(result.returns) if result.ending.is_broken else self._of(result, fallback, targets)
             for result in results
@@ -319,9 +353,7 @@ class PositionValues:
                 self.values[key] = value + weight * (_mean(seen) - value), count + len(seen)
         return advantages
 
-    def _of(
-        self, result: Result, fallback: Mapping[Role, float], targets: dict[tuple[str, int, int], list[float]]
-    ) -> Advantages:
+    def _of(self, result: Result, fallback: Mapping[Role, float], targets: dict[Position, list[float]]) -> Advantages:
         """Walks one game backwards, and adds to `targets` what each of its positions turned out to be worth."""
         upcoming = [iter(positions) for positions in result.positions]
         path = [(seat, next(upcoming[seat])) for seat in result.order if result.positions[seat]]
@@ -329,8 +361,8 @@ class PositionValues:
         later: dict[int, tuple[float, float]] = {}
         backwards: list[list[float]] = [[] for _ in result.returns]
         for seat, position in reversed(path):
-            key = result.game, seat, position
-            value = self.values.get(key, (fallback.get((result.game, seat), 0.0), 0))[0]
+            key = result.game, seat, position, result.opponent
+            value = self._value(key, fallback)
             if seat in later:
                 following, ahead = later[seat]
                 advantage = self.discount * following - value + self.discount * self.trace * ahead
@@ -349,6 +381,13 @@ class PositionValues:
             for learns, numbers in zip(result.learners, backwards, strict=True)
         )
 
+    def _value(self, key: Position, fallback: Mapping[Role, float]) -> float:
+        game, seat, position, opponent = key
+        for known in (key, (game, seat, position, AGAINST_ITSELF)):
+            if known in self.values:
+                return self.values[known][0]
+        return fallback.get((game, seat, opponent), 0.0)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             **self.roles.state_dict(),
@@ -357,10 +396,19 @@ class PositionValues:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.roles.load_state_dict(state)
-        self.values = {(game, seat, position): (value, n) for game, seat, position, value, n in state["values"]}
+        self.values = {_position(*key): (value, n) for *key, value, n in state["values"]}
 
     def metrics(self) -> dict[str, float]:
         return {**self.roles.metrics(), "positions": float(len(self.values))}
+
+
+def _role(game: str, seat: int, opponent: str = AGAINST_ITSELF) -> Role:
+    """A role as it was saved; before there were opponents, without their class."""
+    return game, int(seat), opponent
+
+
+def _position(game: str, seat: int, prompt: int, opponent: str = AGAINST_ITSELF) -> Position:
+    return game, int(seat), int(prompt), opponent
 
 
 def _learning_seats(result: Result) -> list[int]:
@@ -371,7 +419,7 @@ def _returns_by_role(results: Sequence[Result]) -> dict[Role, list[float]]:
     returns: dict[Role, list[float]] = defaultdict(list)
     for result in results:
         for seat in _learning_seats(result):
-            returns[result.game, seat].append(result.returns[seat])
+            returns[result.game, seat, result.opponent].append(result.returns[seat])
     return returns
 
 
@@ -382,7 +430,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _of_seats(result: Result, baselines: Mapping[Role, float]) -> list[float]:
     """Each seat's baseline; 0 for a role never seen, which is either new or not trained on."""
-    return [baselines.get((result.game, seat), 0.0) for seat in range(len(result.returns))]
+    return [baselines.get((result.game, seat, result.opponent), 0.0) for seat in range(len(result.returns))]
 
 
 def _spread(result: Result, baselines: Sequence[float], discount: float) -> Advantages:

@@ -7,17 +7,31 @@ import os
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import is_peft_model
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trl_spiral import _trl
+from trl_spiral.engines.vllm_lora import check_lora_config, largest_rank
 from trl_spiral.spiral_config import SpiralConfig
 
 
-def colocate_kwargs(model: str | PreTrainedModel, args: SpiralConfig) -> dict[str, Any]:
+def colocate_kwargs(
+    model: str | PreTrainedModel, args: SpiralConfig, adapters: int | None = None, peft_config: Any = None
+) -> dict[str, Any]:
     """
     What a colocated vLLM is told beyond what TRL tells it. `args.vllm_engine_kwargs` overrides all of it.
 
     TRL gives no dtype, so that vLLM would run float32 weights in bfloat16 while the trainer does not.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            The model to be trained.
+        args ([`SpiralConfig`]):
+            The trainer's.
+        adapters (`int`, *optional*):
+            Most adapters of opponents in one roll-out, where the policy is served as an adapter beside them.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            Of the adapter in training, unless the model has it already.
     """
     if not args.use_vllm or args.vllm_mode != "colocate":
         return {}
@@ -42,7 +56,23 @@ def colocate_kwargs(model: str | PreTrainedModel, args: SpiralConfig) -> dict[st
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(4096, args.vllm_max_model_length or 32768),
         }
+    if adapters is not None:
+        config = lora_config(model, peft_config)
+        assert config is not None, "adapters are served where one is trained"
+        kwargs |= {
+            "enable_lora": True,
+            # One at a time each, and the policy's, and zeros for the base model, which a CPU needs. With fewer, rows wait.
+            "max_loras": adapters + 2,
+            "max_lora_rank": largest_rank(config.r),
+        }
     return kwargs | (args.vllm_engine_kwargs or {})
+
+
+def lora_config(model: str | PreTrainedModel, peft_config: Any) -> Any:
+    """Of the adapter that will be trained: the one given, or the model's own; `None` where whole weights are."""
+    if peft_config is None and not isinstance(model, str) and is_peft_model(model):
+        return model.peft_config[model.active_adapter]
+    return peft_config
 
 
 def check_sharding(args: SpiralConfig) -> None:
@@ -57,16 +87,35 @@ def check_sharding(args: SpiralConfig) -> None:
         )
 
 
-def check_vllm(args: SpiralConfig) -> None:
+def check_vllm(
+    args: SpiralConfig, model: str | PreTrainedModel = "", peft_config: Any = None, has_snapshots: bool = False
+) -> None:
     """
+    Args:
+        args ([`SpiralConfig`]):
+            The trainer's.
+        model (`str` or [`~transformers.PreTrainedModel`], *optional*):
+            The model to be trained.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            Of the adapter in training, unless the model has it already.
+        has_snapshots (`bool`, defaults to `False`):
+            Whether snapshots of the policy, or the base model, will be opponents.
+
     Raises:
         ImportError: If vLLM is to generate, or to be asked, and is not installed.
+        ValueError: If it cannot answer for snapshots of such a policy.
     """
     if args.use_vllm and importlib.util.find_spec("vllm") is None:
         raise ImportError(
             "`use_vllm` is set and vLLM is not installed. Install it with `pip install trl-spiral[vllm]`, or leave "
             "`use_vllm` off."
         )
+    if not args.use_vllm or not has_snapshots:
+        return
+    if (config := lora_config(model, peft_config)) is not None:
+        check_lora_config(config)
+    elif args.vllm_mode == "server":
+        raise ValueError(_trl.WHOLE_WEIGHTS_BEHIND_A_SERVER)
 
 
 def check_world_size(args: SpiralConfig) -> None:

@@ -125,9 +125,14 @@ def referee(start: Start) -> Playing:
     turns: list[list[Turn]] = [[] for _ in range(seats)]
     order: list[int] = []
     ending, offender = None, None
+    # Who sees the whole state may know how it came about; anywhere else, the moves would tell what a seat must not see.
+    open_to_all = start.game.traits.perfect_information
     while (seat := match.to_move) is not None:
         observation = replace(
-            match.observe(seat), seed=derive_seed(start.play_seed, len(order)), turns=tuple(turns[seat])
+            match.observe(seat),
+            seed=derive_seed(start.play_seed, len(order)),
+            turns=tuple(turns[seat]),
+            history=tuple(moves) if open_to_all else (),
         )
         turn = yield Ask(start.players[seat], observation)
         turns[seat].append(turn)

@@ -18,11 +18,11 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 
 from trl_spiral import _trl
-from trl_spiral.advantages import AdvantageEstimator, Result, RoleBaseline, learning_seats, summarize
+from trl_spiral.advantages import AGAINST_ITSELF, AdvantageEstimator, Result, RoleBaseline, learning_seats, summarize
 from trl_spiral.engines.router import Router
 from trl_spiral.games import Game, get_game
 from trl_spiral.metrics import measure
-from trl_spiral.opponents import Matchmaker, mirror
+from trl_spiral.opponents import Matchmaker, Opponents
 from trl_spiral.players import PolicyPlayer, random_move
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.ranks import check_lock_step, together
@@ -71,8 +71,8 @@ class SelfPlayRollout:
             What is played, each game as likely as another.
         estimator ([`~advantages.AdvantageEstimator`], *optional*):
             Turns returns into advantages; role-conditioned baselines by default.
-        matchmaker ([`~opponents.Matchmaker`], defaults to `mirror`):
-            Fills the seats.
+        matchmaker ([`~opponents.Matchmaker`], *optional*):
+            Fills the seats: [`~opponents.Opponents`], or a function of your own. By default the policy plays itself.
         sample_unit (`str`, defaults to `"turn"`):
             What one row holds: `"turn"` or `"trajectory"`.
         prompt_style (`str`, defaults to `"chat"`):
@@ -80,7 +80,7 @@ class SelfPlayRollout:
         opening_moves (`int`, defaults to `0`):
             Up to this many random legal moves start each game.
         games_per_start (`int`, defaults to `1`):
-            Episodes that share one deal and one opening.
+            Episodes that share one deal, one opening and one drawing of seats.
         max_draw_retries (`int`, defaults to `0`):
             How often a drawn game is played again.
         forfeit ([`~rollout.Forfeit`], *optional*):
@@ -93,13 +93,16 @@ class SelfPlayRollout:
             Whether rows of zero advantage are left out and more games are played in their place.
         keep_surplus (`bool`, defaults to `True`):
             Whether rows that do not fit wait for the next batch.
+        baseline_per_opponent (`bool`, defaults to `True`):
+            Whether what the estimator knows is kept apart for each class of opponent: the policy itself, its earlier selves,
+            and each other player.
         games_in_flight (`int`, *optional*):
             Most games under way at once; by default as many as there are rows to fill, up to 512.
         constrain_moves (`bool`, defaults to `False`):
             Whether the engine must constrain replies to end in a legal move.
         engines (`Mapping[str, Engine]`, *optional*):
-            Who answers players of other policies that the matchmaker seats, by policy name: endpoints, for example. They
-            stay open; close them when the run is over.
+            Who answers players of other policies that a matchmaker of your own seats, by policy name: endpoints, for
+            example. They stay open; close them when the run is over.
         seed (`int`, *optional*):
             Seed of all games; the trainer's by default.
     """
@@ -111,7 +114,7 @@ class SelfPlayRollout:
         self,
         games: str | Game | Sequence[str | Game],
         estimator: AdvantageEstimator | None = None,
-        matchmaker: Matchmaker = mirror,
+        matchmaker: Matchmaker | None = None,
         sample_unit: SampleUnit = "turn",
         prompt_style: str = "chat",
         opening_moves: int = 0,
@@ -122,6 +125,7 @@ class SelfPlayRollout:
         winner_learns_from_forfeit: bool = True,
         filter_zero_advantages: bool = False,
         keep_surplus: bool = True,
+        baseline_per_opponent: bool = True,
         games_in_flight: int | None = None,
         constrain_moves: bool = False,
         engines: Mapping[str, Engine] | None = None,
@@ -130,7 +134,7 @@ class SelfPlayRollout:
         listed = [games] if isinstance(games, str | Game) else list(games)
         self.games = [get_game(game) if isinstance(game, str) else game for game in listed]
         self.estimator: AdvantageEstimator = estimator or RoleBaseline()
-        self.matchmaker = matchmaker
+        self.matchmaker: Matchmaker = matchmaker or Opponents()
         self.sample_unit = sample_unit
         self.prompt_style = prompt_style
         self.opening_moves = opening_moves
@@ -141,6 +145,7 @@ class SelfPlayRollout:
         self.winner_learns_from_forfeit = winner_learns_from_forfeit
         self.filter_zero_advantages = filter_zero_advantages
         self.keep_surplus = keep_surplus
+        self.baseline_per_opponent = baseline_per_opponent
         self.games_in_flight = games_in_flight
         self.constrain_moves = constrain_moves
         self.engines = dict(engines or {})
@@ -186,11 +191,13 @@ class SelfPlayRollout:
         # Ranks that share an engine ask it the same, since each of them runs a part of it, and divide the rows.
         sharing = _trl.ranks_per_engine(trainer)
         group, place = divmod(trainer.accelerator.process_index, sharing)
-        with _trl.open_engine(trainer) as engine:
+        snapshots = self.opponents.prepare() if self.opponents else {}
+        engines = {**self.engines, **(self.opponents.engines if self.opponents else {})}
+        with _trl.open_engine(trainer, snapshots) as engine:
             rows = self.collect(
                 len(prompts) * sharing,
                 self._player(trainer, evaluation),
-                Router(self.engines, engine) if self.engines else engine,
+                Router(engines, engine) if engines else engine,
                 seed=trainer.args.seed if self.seed is None else self.seed,
                 rank=group,
                 world_size=trainer.accelerator.num_processes // sharing,
@@ -231,6 +238,11 @@ class SelfPlayRollout:
     def start_evaluation(self) -> None:
         """Evaluation plays the same games every time: begin again with the first."""
         self._evaluated = 0
+
+    @property
+    def opponents(self) -> Opponents | None:
+        """Whom the policy meets, unless a matchmaker of the user's own decides."""
+        return self.matchmaker if isinstance(self.matchmaker, Opponents) else None
 
     # ---- playing ----
     def collect(
@@ -303,7 +315,8 @@ class SelfPlayRollout:
             seats = [learning_seats(episode, self.winner_learns_from_forfeit) for episode in wave]
             # Sorted by counter, so that every rank's estimator is told the same in the same order; ranks that share an
             # engine all tell the same.
-            gathered = {result.counter: result for result in gather_object(list(map(summarize, wave, seats)))}
+            classes = [self._opponent_of(episode, player) for episode in wave]
+            gathered = {result.counter: result for result in gather_object(list(map(summarize, wave, seats, classes)))}
             told = [gathered[counter] for counter in sorted(gathered)]
             scored = self.estimator(told, update=False)
             advantages = {result.counter: numbers for result, numbers in zip(told, scored, strict=True)}
@@ -324,14 +337,27 @@ class SelfPlayRollout:
         keeps = self.keep_surplus and not evaluation
         if not evaluation:
             # Once per batch, however many waves it took.
-            self.estimator(sorted(results, key=lambda result: result.counter))
+            results.sort(key=lambda result: result.counter)
+            self.estimator(results)
             state.kept = rest if keeps else []
             state.estimator = self.estimator.state_dict()
+            if self.opponents:
+                self.opponents.record(results)
         self.batch = batch
         baselines = {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
         self.metrics = measure(results) | baselines | self._account(queue, carried, rest, keeps, len(spare))
         self.metrics |= {f"selfplay/engine/{name}": value for name, value in engine.metrics().items()}
+        if self.opponents:
+            self.metrics |= {f"pool/{name}": value for name, value in self.opponents.metrics().items()}
         return batch
+
+    def _opponent_of(self, episode: Episode, player: PolicyPlayer) -> str:
+        """Class of the policy's opponents in an episode: a baseline is kept for each."""
+        if not self.baseline_per_opponent:
+            return AGAINST_ITSELF
+        others = {name for name in episode.players if name != player.name}
+        kinds = {self.opponents.kind(name) for name in others} if self.opponents else others
+        return "+".join(sorted(kinds)) or AGAINST_ITSELF
 
     def _play_wave(
         self,
@@ -407,7 +433,7 @@ class SelfPlayRollout:
         chance = random.Random(derive_seed(seed, purpose, "start", group))
         game = chance.choice(self.games)
         opening = chance.randint(0, self.opening_moves)
-        players = self.matchmaker(player, game.traits.seats, derive_seed(seed, purpose, "seats", counter))
+        players = self.matchmaker(player, game.traits.seats, derive_seed(seed, purpose, "seats", group))
 
         def start(attempt: int) -> Start:
             return Start(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass, field
+from typing import get_args
 
 from trl import GRPOConfig
 
 from trl_spiral.games import check_game
+from trl_spiral.opponents import get_scheme, parse_opponents
+from trl_spiral.opponents.pool import Eviction
 from trl_spiral.prompts import PROMPT_STYLES
 from trl_spiral.types import Sampling
 
@@ -62,6 +65,38 @@ class SpiralConfig(GRPOConfig):
             Return shared by the other seats in that case. SPIRAL's code uses `0.5`.
         games_in_flight (`int`, *optional*):
             Most games under way at once on each rank. By default as many as the batch has rows, up to 512.
+
+        > Parameters that control whom the policy meets
+
+        opponents (`str`, *optional*, defaults to `"self"`):
+            Who is met in what share of the games, such as `"self:0.5,pool:0.4,random:0.1"`: `self`; `pool` for earlier
+            selves; `base` for the model that training started from; a scripted player (`random`, `minimax`,
+            `equilibrium`, `mcts`, `mcts-200`); `human` for a person at the terminal; a model's folder or Hub id, which must
+            hold a `/`; or an OpenAI-compatible endpoint as `https://host/v1#model`.
+        matchmaking (`str`, *optional*, defaults to `"uniform"`):
+            Which earlier self is met: `mirror`, `latest`, `lagged-N`, `uniform`, `fifo-N` (SPIRAL's, with 25), `pfsp-hard`,
+            `pfsp-var` or `rating`; see [`~opponents.matchmaking`].
+        pool_every (`int`, *optional*, defaults to `20`):
+            Optimizer steps between snapshots.
+        pool_start (`int`, *optional*, defaults to `0`):
+            Step of the first snapshot; step 0 itself is `base`.
+        pool_capacity (`int`, *optional*, defaults to `25`):
+            Most earlier selves kept.
+        pool_eviction (`str`, *optional*, defaults to `"oldest"`):
+            Who leaves a full pool: the `oldest`, the `lowest` rated, or one chosen so that the ages of those left form a
+            geometric `ladder`.
+        pool_dtype (`str`, *optional*):
+            Such as `bfloat16`, to store whole weights in half the room. By default as they are trained.
+        pool_repair (`bool`, *optional*, defaults to `False`):
+            Whether a resumed run goes on without snapshots that are missing or damaged, instead of stopping.
+        baseline_per_opponent (`bool`, *optional*, defaults to `True`):
+            Whether baselines are kept apart for each class of opponent (itself, earlier selves, each other player): what a
+            seat can expect depends on whom it meets.
+        endpoint_api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`):
+            Environment variable that holds the key of endpoints among the opponents; empty for those that want none.
+        endpoint_max_requests, endpoint_max_tokens (`int`, *optional*):
+            What the whole run may ask of each endpoint, shared evenly among ranks. An endpoint whose share is spent is met
+            no more.
 
         > Parameters that control generation
 
@@ -164,6 +199,45 @@ class SpiralConfig(GRPOConfig):
         metadata={"help": "Most games under way at once on each rank. Default: rows of the batch, up to 512."},
     )
 
+    # Parameters that control whom the policy meets
+    opponents: str = field(
+        default="self",
+        metadata={"help": "Who is met in what share of the games, such as 'self:0.5,pool:0.4,random:0.1'."},
+    )
+    matchmaking: str = field(
+        default="uniform",
+        metadata={
+            "help": "Which earlier self is met: mirror, latest, lagged-N, uniform, fifo-N, pfsp-hard, pfsp-var, rating."
+        },
+    )
+    pool_every: int = field(default=20, metadata={"help": "Optimizer steps between snapshots."})
+    pool_start: int = field(default=0, metadata={"help": "Step of the first snapshot."})
+    pool_capacity: int = field(default=25, metadata={"help": "Most earlier selves kept."})
+    pool_eviction: str = field(
+        default="oldest",
+        metadata={"help": "Who leaves a full pool: 'oldest', 'lowest' rated, or by a 'ladder' of ages."},
+    )
+    pool_dtype: str | None = field(
+        default=None, metadata={"help": "Such as 'bfloat16', to store whole weights in half the room."}
+    )
+    pool_repair: bool = field(
+        default=False,
+        metadata={"help": "Whether a resumed run goes on without snapshots that are missing or damaged."},
+    )
+    baseline_per_opponent: bool = field(
+        default=True, metadata={"help": "Whether baselines are kept apart for each class of opponent."}
+    )
+    endpoint_api_key_env: str = field(
+        default="OPENAI_API_KEY",
+        metadata={"help": "Environment variable that holds the key of endpoints among the opponents; empty for none."},
+    )
+    endpoint_max_requests: int | None = field(
+        default=None, metadata={"help": "Most requests to each endpoint in the whole run, over all ranks."}
+    )
+    endpoint_max_tokens: int | None = field(
+        default=None, metadata={"help": "Most tokens of each endpoint in the whole run, over all ranks."}
+    )
+
     # Parameters that control generation
     vllm_engine_kwargs: dict | str | None = field(
         default=None,
@@ -240,6 +314,7 @@ class SpiralConfig(GRPOConfig):
         if isinstance(self.games, str):
             self.games = [self.games]
         self._check_self_play()
+        self._check_opponents()
         # `GRPOConfig` turns on checkpointing under a name that transformers 5.23 deprecates for another, which older
         # ones do not have. Its value is unchanged.
         if not getattr(self, "activation_checkpointing", True):
@@ -304,6 +379,22 @@ class SpiralConfig(GRPOConfig):
                 f"`entropy_coef_end` ({self.entropy_coef_end}) moves `entropy_coef`, which must start away from 0 and not "
                 "be adaptive. Set `entropy_coef`, or leave `entropy_coef_end` unset."
             )
+
+    def _check_opponents(self):
+        parse_opponents(self.opponents)
+        get_scheme(self.matchmaking)
+        for name, least in (("pool_every", 1), ("pool_start", 0), ("pool_capacity", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` ({getattr(self, name)}) must be at least {least}.")
+        if self.pool_eviction not in get_args(Eviction):
+            raise ValueError(
+                f"`pool_eviction` ({self.pool_eviction!r}) must be one of {', '.join(get_args(Eviction))}."
+            )
+        if self.pool_dtype not in (None, "float32", "bfloat16", "float16"):
+            raise ValueError(f"`pool_dtype` ({self.pool_dtype!r}) must be float32, bfloat16, float16 or unset.")
+        for name in ("endpoint_max_requests", "endpoint_max_tokens"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"`{name}` ({getattr(self, name)}) must be at least 1, or unset.")
 
     def _check_generation(self):
         """What the parent class has parsed and filled in by now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import textwrap
 import warnings
@@ -27,6 +28,7 @@ from trl_spiral.advantages import (
     ReturnsOnly,
     RoleBaseline,
 )
+from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together, write_needed
 from trl_spiral.checks import (
     check_output_dir,
     check_sharding,
@@ -35,8 +37,11 @@ from trl_spiral.checks import (
     colocate_kwargs,
     load_tokenizer,
 )
-from trl_spiral.games import Game
-from trl_spiral.opponents import Matchmaker, mirror
+from trl_spiral.games import Game, get_game
+from trl_spiral.invitations import invite
+from trl_spiral.opponents import Matchmaker, OpponentPool
+from trl_spiral.opponents.pool import needed_by_checkpoints
+from trl_spiral.opponents.spec import POOL
 from trl_spiral.prompts import check_prompt_style
 from trl_spiral.rollout import Engine, Forfeit
 from trl_spiral.selfplay import SelfPlayRollout
@@ -50,7 +55,10 @@ from trl_spiral.state import (
     state_file,
     write_marker,
 )
+from trl_spiral.types import BASE
 
+
+logger = logging.getLogger(__name__)
 
 _REFERENCE_FILE = "selfplay_reference.safetensors"
 
@@ -81,10 +89,10 @@ class SpiralTrainer(GRPOTrainer):
             Games to play in place of those that `args.games` names.
         estimator ([`~advantages.AdvantageEstimator`], *optional*):
             Takes the place of `args.advantage_estimator`.
-        matchmaker ([`~opponents.Matchmaker`], defaults to `mirror`):
-            Fills the seats. By default the policy plays itself.
+        matchmaker ([`~opponents.Matchmaker`], *optional*):
+            Takes the place of `args.opponents`: [`~opponents.Opponents`], or a function of your own that fills the seats.
         engines (`Mapping[str, Engine]`, *optional*):
-            Who answers other players that the matchmaker seats, by policy name, such as [`EndpointEngine`].
+            Who answers other players that a function of your own seats, by policy name, such as [`EndpointEngine`].
         processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             Tokenizer; the model's own by default.
         callbacks, optimizers, peft_config, quantization_config:
@@ -117,7 +125,7 @@ class SpiralTrainer(GRPOTrainer):
         args: SpiralConfig | None = None,
         games: Sequence[Game] | None = None,
         estimator: AdvantageEstimator | None = None,
-        matchmaker: Matchmaker = mirror,
+        matchmaker: Matchmaker | None = None,
         engines: Mapping[str, Engine] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
@@ -136,10 +144,11 @@ class SpiralTrainer(GRPOTrainer):
             processing_class = load_tokenizer(model, args)
         check_prompt_style(args.prompt_style, processing_class.chat_template)
 
+        played = list(games) if games is not None else [get_game(name) for name in args.games]
         self.rollout = SelfPlayRollout(
-            games=list(games) if games is not None else args.games,
+            games=played,
             estimator=estimator,
-            matchmaker=matchmaker,
+            matchmaker=matchmaker or invite(args, played, args.device),
             sample_unit=args.sample_unit,
             prompt_style=args.prompt_style,
             opening_moves=args.opening_moves,
@@ -150,6 +159,7 @@ class SpiralTrainer(GRPOTrainer):
             winner_learns_from_forfeit=args.winner_learns_from_forfeit,
             filter_zero_advantages=args.filter_zero_advantages,
             keep_surplus=args.keep_surplus,
+            baseline_per_opponent=args.baseline_per_opponent,
             games_in_flight=args.games_in_flight,
             constrain_moves=args.constrain_moves,
             engines=engines,
@@ -183,6 +193,27 @@ class SpiralTrainer(GRPOTrainer):
                 peft_config=peft_config,
                 rollout_func=self.rollout,
             )
+        if self.pool is not None:
+            self.add_callback(
+                OpponentPoolCallback(
+                    self,
+                    self.pool,
+                    # A pool that holds the base model alone takes no others.
+                    every=args.pool_every if self._meets(POOL) else args.max_steps + 1,
+                    start=args.pool_start,
+                    dtype=getattr(torch, args.pool_dtype) if args.pool_dtype else None,
+                    base=self._meets(BASE) and peft_config is None and not hasattr(self.model, "peft_config"),
+                    restores=False,
+                )
+            )
+
+    @property
+    def pool(self) -> OpponentPool | None:
+        """Earlier selves of the policy, where it meets any."""
+        return self.rollout.opponents.pool if self.rollout.opponents else None
+
+    def _meets(self, name: str) -> bool:
+        return self.rollout.opponents is not None and name in self.rollout.opponents.shares
 
     # ---- steps ----
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -306,6 +337,11 @@ class SpiralTrainer(GRPOTrainer):
                     f"There is no complete checkpoint in {self.args.output_dir}. Start without "
                     "`resume_from_checkpoint`."
                 )
+        if not resume_from_checkpoint and _has_snapshots(self.pool):
+            raise ValueError(
+                f"{self.pool.folder} holds snapshots of another run. Resume that one with `resume_from_checkpoint`, or choose "
+                "another `output_dir`."
+            )
         if resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint, self.args.world_size)
         output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
@@ -326,6 +362,8 @@ class SpiralTrainer(GRPOTrainer):
         # Called on every rank, before the push to the Hub and before older checkpoints are rotated away.
         super()._save_rng_state(output_dir)
         folder = Path(output_dir)
+        if self.rollout.opponents:
+            self.rollout.state.opponents = self.rollout.opponents.state_dict()
         state = {
             "rollout": self.rollout.state.state_dict(),
             "cycle": _trl.cycle_state(self),
@@ -334,6 +372,8 @@ class SpiralTrainer(GRPOTrainer):
         if self.args.sync_ref_model and self.is_world_process_zero():
             # TRL reloads the reference from the initial model, not as far as it has been moved.
             save_model(self.accelerator.unwrap_model(self.ref_model), str(folder / _REFERENCE_FILE))
+        if self.pool is not None and self.is_world_process_zero():
+            write_needed(self.pool, folder)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             write_marker(folder, self.args.world_size)
@@ -346,9 +386,28 @@ class SpiralTrainer(GRPOTrainer):
         state = torch.load(folder / state_file(self.args.process_index), map_location="cpu", weights_only=True)
         self.rollout.state = RolloutState.from_state_dict(state["rollout"])
         self.rollout.estimator.load_state_dict(self.rollout.state.estimator)
+        self._restore_opponents(checkpoint)
         _trl.restore_cycle(self, state["cycle"])
         if self.args.sync_ref_model:
             load_model(self.accelerator.unwrap_model(self.ref_model), folder / _REFERENCE_FILE)
+
+    def _restore_opponents(self, checkpoint: str) -> None:
+        opponents, saved = self.rollout.opponents, self.rollout.state.opponents
+        if opponents is None:
+            return
+        if saved is None:
+            saved = {}
+            logger.warning("%s is from before there were opponents, so the pool begins empty.", checkpoint)
+        pool = opponents.pool
+        if pool is not None:
+            before = saved.get("pool") or OpponentPool(pool.folder / "none").state_dict()
+            keep = needed_by_checkpoints(self.args.output_dir)
+            change_together(
+                pool,
+                lambda: pool.restore(before, keep, self.args.pool_repair),
+                self.is_world_process_zero(),
+            )
+        opponents.load_state_dict({**saved, "pool": None})
 
     # ---- the model card ----
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
@@ -364,6 +423,11 @@ class SpiralTrainer(GRPOTrainer):
         card = path.read_text(encoding="utf-8")
         before, mark, after = card.partition("## Training procedure")
         path.write_text(f"{before}{section}\n{mark}{after}" if mark else f"{card}\n{section}", encoding="utf-8")
+
+
+def _has_snapshots(pool: OpponentPool | None) -> bool:
+    """Whether a pool holds snapshots that a run took, not only some that were there before it."""
+    return pool is not None and any(snapshot.step > 0 for snapshot in pool.snapshots)
 
 
 def make_estimator(args: SpiralConfig, games: Sequence[Game]) -> AdvantageEstimator:

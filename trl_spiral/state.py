@@ -42,6 +42,9 @@ class RolloutState:
             Rows and episodes of late, each batch counting half as much as the next: how many games fill a batch.
         estimator (`dict`):
             State of the advantage estimator, equal on all ranks.
+        opponents (`dict`, *optional*):
+            State of the opponents: the pool's index, ratings and results, equal on all ranks, and what this rank has used
+            of limited engines. `None` in a checkpoint from before there were any.
     """
 
     episodes: int = 0
@@ -49,6 +52,7 @@ class RolloutState:
     recent_rows: float = 0.0
     recent_episodes: float = 0.0
     estimator: dict[str, Any] = field(default_factory=dict)
+    opponents: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -58,6 +62,7 @@ class RolloutState:
             "recent_rows": self.recent_rows,
             "recent_episodes": self.recent_episodes,
             "estimator": self.estimator,
+            "opponents": self.opponents,
         }
 
     @classmethod

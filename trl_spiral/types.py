@@ -151,6 +151,9 @@ class Observation:
             The one source of randomness that a player may use for this decision: same episode, same seed.
         turns (`tuple[Turn, ...]`):
             This seat's own earlier turns in the episode.
+        history (`tuple[tuple[int, str], ...]`):
+            Every move so far, as (seat, action), random openings included, in games of perfect information; empty in
+            any other, where it would tell a seat what is hidden from it.
     """
 
     game: str
@@ -160,6 +163,7 @@ class Observation:
     legal_actions: tuple[str, ...] | None = None
     seed: int = 0
     turns: tuple[Turn, ...] = ()
+    history: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

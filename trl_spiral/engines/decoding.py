@@ -31,6 +31,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
+from trl_spiral.engines.adapters import SideBySide
 from trl_spiral.types import Request
 
 
@@ -163,7 +164,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Style:
-    """What the rows of a batch have in common: whose weights, how they are drawn, and where that is counted."""
+    """What the rows of a batch have in common: the weights, how they are drawn, and where that is counted."""
 
     model: PreTrainedModel
     config: GenerationConfig
@@ -171,6 +172,7 @@ class Style:
     stop: StopStringCriteria | None
     share_prefixes: bool
     usage: Usage
+    adapters: SideBySide | None = None  # where rows may be of several policies
 
 
 @dataclass(eq=False, slots=True)
@@ -206,7 +208,10 @@ class Batch:
         self.rows = rows
         self._live = torch.arange(len(rows), device=style.model.device)  # where those rows stand in all tensors below
         self._style = style
-        self._accepted = inspect.signature(style.model.forward).parameters
+        self._owners = self._places(rows)
+        # A PEFT model's own signature tells nothing: it hands over whatever it is given.
+        base = style.model.get_base_model() if hasattr(style.model, "peft_config") else style.model
+        self._accepted = inspect.signature(base.forward).parameters
         prompts = [row.request.prompt_ids for row in rows]
         self._processors, criteria, self._cache, ends = self._prepare(rows)
         self._ends = {ends} if isinstance(ends, int) else set(ends or ())
@@ -229,7 +234,7 @@ class Batch:
 
     def step(self) -> list[Row]:
         """Gives every row one token. Returns those that are done, which leave the batch."""
-        logits = self._forward(self._fed, self._mask, self._positions, len(self.rows))
+        logits = self._forward(self._fed, self._mask, self._positions, self._owners, len(self.rows))
         self._style.usage.padding += len(self._mask) - len(self.rows)
         if len(self._mask) > len(self.rows):
             logits = logits[self._live]
@@ -271,7 +276,7 @@ class Batch:
         if len(self._live) == len(self._mask):
             return
         self._mask, self._fed = self._mask[self._live], self._fed[self._live]
-        self._positions = self._positions[self._live]
+        self._positions, self._owners = self._positions[self._live], self._owners[self._live]
         if self.rows:
             self._cache.reorder_cache(self._live)
         self._live = torch.arange(len(self.rows), device=self._live.device)
@@ -295,6 +300,7 @@ class Batch:
         self._mask = torch.cat([pad(mask, (width - mask.shape[1], 0)) for mask in (self._mask, other._mask)])
         self._fed = torch.cat([self._fed, other._fed])
         self._positions = torch.cat([self._positions, other._positions])
+        self._owners = torch.cat([self._owners, other._owners])
         self._cohorts += other._cohorts
         self.rows += other.rows
         self._live = torch.arange(len(self.rows), device=self._live.device)
@@ -323,21 +329,33 @@ class Batch:
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
     def _read_prefix(self, prompts: list[tuple[int, ...]]) -> int:
-        """Reads the tokens with which all prompts begin once for all, if that pays. Returns how many."""
+        """Reads the tokens with which all prompts begin once per policy, if that pays. Returns how many."""
         longest = min(map(len, prompts)) - 1  # of each prompt a token is left, whose logits draw the first
         first, last = min(prompts), max(prompts)  # in alphabetical order, so what these two share, all share
         prefix = next((i for i in range(longest) if first[i] != last[i]), longest)
-        spared = prefix * (len(prompts) - 1)
+        owners, whose = self._owners.unique(return_inverse=True)  # what one policy has read is of no use to another
+        spared = prefix * (len(prompts) - len(owners))
         if not self._style.share_prefixes or not self.grows or spared < SHARED_POSITIONS:
             return 0
-        ids = torch.tensor([first[:prefix]], device=self._style.model.device)
-        self._forward(ids, torch.ones_like(ids), torch.arange(prefix, device=ids.device)[None], 0)
-        self._cache.batch_repeat_interleave(len(prompts))
+        ids = torch.tensor([first[:prefix]], device=self._style.model.device).expand(len(owners), -1)
+        self._forward(ids, torch.ones_like(ids), torch.arange(prefix, device=ids.device).expand_as(ids), owners, 0)
+        self._cache.reorder_cache(whose)
         self._style.usage.shared_tokens += spared
         return prefix
 
-    def _forward(self, fed: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, drawn: int) -> torch.Tensor:
+    def _places(self, rows: list[Row]) -> torch.Tensor:
+        """Whose rows these are, as a number, of shape (rows,)."""
+        adapters = self._style.adapters
+        if adapters is None:
+            return torch.zeros(len(rows), dtype=torch.long, device=self._style.model.device)
+        return adapters.places([row.request.policy for row in rows])
+
+    def _forward(
+        self, fed: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, owners: torch.Tensor, drawn: int
+    ) -> torch.Tensor:
         """Logits after each row's last token, float32. `drawn` is how many tokens will be drawn from them."""
+        if self._style.adapters is not None:
+            self._style.adapters.choose(owners)
         extra = {"logits_to_keep": 1} if "logits_to_keep" in self._accepted else {}
         if "position_ids" in self._accepted:
             extra["position_ids"] = positions

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from trl_spiral.engines.budget import Budget
 from trl_spiral.engines.http import HTTPEngine
-from trl_spiral.engines.transport import ServerLost, Transport
+from trl_spiral.engines.retrying import FAILURES, Answer, RetryingTransport
+from trl_spiral.engines.transport import ServerLost
 from trl_spiral.types import Reply, Request
 
 
 logger = logging.getLogger(__name__)
+
+_LOOK = "Look whether it is an OpenAI-compatible endpoint."
 
 
 class EndpointEngine(HTTPEngine):
@@ -20,8 +26,15 @@ class EndpointEngine(HTTPEngine):
     Answers requests through any OpenAI-compatible endpoint, messages in and text out. For opponents: without token ids,
     nothing can be learned from its replies.
 
-    An endpoint that is gone answers `"lost"`, which ends the game without a result. One that refuses a request (a wrong
-    key, an unknown model) raises.
+    What an endpoint does wrong never ends a run. Delays, errors, hang-ups and rubbish are tried again, and where that does
+    not help the reply is `"lost"`, which ends the game without a result. Only what waiting cannot help (a wrong key, an
+    unknown model, a field that is refused) raises, and only while the endpoint has never answered anything.
+
+    A budget covers the life of the engine, in this process, and goes on with `state_dict`. It is checked before each try: tokens
+    count as the endpoint reports them, or else four bytes each; a try that brought no answer, nor an error status, as if
+    it had been answered at full length. What is under way holds the most that it may cost. So the number of requests is
+    never exceeded, and that of tokens only by what an endpoint writes beyond `max_tokens` of its request (some count hidden
+    reasoning so), or where it does not report them.
 
     Args:
         base_url (`str`):
@@ -34,13 +47,19 @@ class EndpointEngine(HTTPEngine):
             More fields of every request's body, which override ours.
         max_in_flight (`int`, defaults to `32`):
             Most requests that the endpoint gets at once.
-        patience (`float`, defaults to `30.0`):
-            Seconds without any success, from a first failure on, after which the endpoint counts as gone.
-        timeout (`float`, defaults to `600.0`):
-            Longest wait, in seconds, for one reply.
+        max_requests (`int`, *optional*):
+            Most requests altogether, retries included.
+        max_tokens (`int`, *optional*):
+            Most tokens altogether, prompts included.
+        max_retries (`int`, defaults to `6`):
+            How often a request is tried again. Until an endpoint that is gone answers again, requests are tried once.
+        retry_delay (`float`, defaults to `0.5`):
+            Seconds before the first retry, doubled from retry to retry up to 16. Six of them take 16 to 32 seconds.
+        timeout (`float`, defaults to `120.0`):
+            Longest wait, in seconds, for one reply. One that has not come by then is lost.
 
     Raises:
-        ValueError: If the environment holds no such key.
+        ValueError: If the environment holds no such key, or a budget is below 1.
     """
 
     _path = "/chat/completions"
@@ -52,14 +71,81 @@ class EndpointEngine(HTTPEngine):
         api_key_env: str | None = "OPENAI_API_KEY",
         extra: Mapping[str, Any] | None = None,
         max_in_flight: int = 32,
-        patience: float = 30.0,
-        timeout: float = 600.0,
+        max_requests: int | None = None,
+        max_tokens: int | None = None,
+        max_retries: int = 6,
+        retry_delay: float = 0.5,
+        timeout: float = 120.0,
     ) -> None:
+        self._budget = Budget(max_requests, max_tokens)
         key = _key(api_key_env) if api_key_env is not None else None
-        super().__init__(Transport(base_url, key, max_in_flight, patience, timeout))
+        self._line = RetryingTransport(
+            base_url, key, self._read, self._budget, max_in_flight, max_retries, retry_delay, timeout
+        )
+        super().__init__(self._line)
         self._model = model
         self._extra = dict(extra or {})
-        self._warned = False
+        self._lost = 0
+        self._told_spent = False
+        self._told: Counter[str] = Counter()
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is spent. Everything that is asked from then on is lost at once."""
+        return self._budget.spent
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been used of the budget, and how many requests were answered."""
+        return {**self._budget.state_dict(), "answered": self._line.answered}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there, so that a resumed run gets no new budget."""
+        self._budget.load_state_dict(state)
+        self._line.answered = int(state["answered"])
+        self._told = self._counts()
+
+    def poll(self, timeout: float | None = 0.0) -> list[tuple[int, Reply]]:
+        """What is answered already, or within `timeout` seconds. Raises like `step`."""
+        replies = super().poll(timeout)
+        if self.spent and not self._told_spent:
+            self._told_spent = True
+            logger.warning(
+                "The budget of %s is spent: %s. Games against it end without a result from here on.",
+                self._model,
+                self._budget,
+            )
+        return replies
+
+    def metrics(self) -> dict[str, float]:
+        """
+        Since last asked: `requests` (all that were sent), `retries`, `lost` (replies that could not be had, each of which has
+        ended a game), `tokens` (of prompts too), `new_tokens`, `in_flight`, and failed tries by kind: `too_many_requests`,
+        `server_errors`, `hung_up`, `timed_out`, `rubbish`, `refused`. Logs a line if any reply was lost.
+        """
+        common = super().metrics()
+        counts = self._counts()
+        new, self._told = counts - self._told, counts
+        lost, self._lost = self._lost, 0
+        if lost:
+            failed = ", ".join(f"{new[kind]} {words}" for kind, words in FAILURES.items() if new[kind]) or "none"
+            logger.warning(
+                "Replies of %s that were lost, each of which has ended a game without a result: %d. Failed tries: %s. "
+                "Last: %s",
+                self._model,
+                lost,
+                failed,
+                self._line.last_problem,
+            )
+        numbers = {kind: float(new[kind]) for kind in ("requests", "tokens", *FAILURES)}
+        return common | {"lost": float(lost)} | numbers
+
+    def close(self) -> None:
+        """Hangs up, ends the threads, and logs what has not been logged yet."""
+        super().close()
+        self.metrics()
+
+    def _counts(self) -> Counter[str]:
+        return Counter(requests=self._budget.requests, tokens=self._budget.tokens, **self._line.failures)
 
     def _body(self, request: Request) -> dict[str, Any]:
         if not request.messages or request.legal_moves:
@@ -89,20 +175,45 @@ class EndpointEngine(HTTPEngine):
 
     def _reply(self, request: Request, answer: Any) -> Reply:
         if isinstance(answer, ServerLost):
-            if not self._warned:
-                logger.warning("%s Games against %s end without a result until then.", answer, self._model)
-                self._warned = True
+            self._lost += 1
             return Reply((), (), "lost")
+        if isinstance(answer, Exception):
+            raise answer
+        self._new_tokens += answer.new_tokens
+        return answer.reply
+
+    def _read(self, content: bytes) -> Answer:
+        """
+        The reply that an answer holds, and its tokens where they are reported.
+
+        Raises:
+            BadAnswer: If it holds none.
+        """
+        try:
+            # The key is struck out before anything of an answer is shown or kept.
+            answer = json.loads(self._line.shown(json.dumps(json.loads(content))))
+        except (ValueError, RecursionError):
+            raise self.bad_answer(f"with what is no JSON: {self._line.message(content)!r}", _LOOK) from None
         choice = self.only_choice(answer)
-        self._warned = False
-        message = choice.get("message")
+        message, reason = choice.get("message"), choice.get("finish_reason")
         text = message.get("content") if isinstance(message, dict) else None
-        if not isinstance(message, dict) or not isinstance(text, str | None):
-            raise self.bad_answer("without a message of text", "Look whether it is an OpenAI-compatible endpoint.")
+        if text is None and reason == "length":
+            text = ""  # the limit was reached while it was still reasoning
+        if not isinstance(text, str) or reason == "error":
+            raise self.bad_answer(f"without a message of text: {json.dumps(choice)[:200]}", _LOOK)
         usage = answer.get("usage")
-        self._new_tokens += (usage.get("completion_tokens") or 0) if isinstance(usage, dict) else 0
-        finish: Literal["stop", "length"] = "length" if choice.get("finish_reason") == "length" else "stop"
-        return Reply((), (), finish, text=text or "")
+        prompt, new = (
+            _count(usage.get(f"{part}_tokens") if isinstance(usage, dict) else None)
+            for part in ("prompt", "completion")
+        )
+        finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
+        # JSON may hold halves of a character, which no file could be written with.
+        return Answer(Reply((), (), finish, text=text.encode(errors="replace").decode()), prompt, new)
+
+
+def _count(value: object) -> int | None:
+    """A number of tokens, if it can be one."""
+    return value if type(value) is int and 0 <= value < 10**9 else None
 
 
 def _key(variable: str) -> str:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from trl_spiral.engines.phases import SWITCHES
 from trl_spiral.engines.requests import legal_reply, sampling_fields
 from trl_spiral.engines.transport import BadAnswer, Transport
 from trl_spiral.rollout import WeightsLost
@@ -149,6 +150,9 @@ class ServerEngine(HTTPEngine):
             `WeightsLost`; may be set anew once it has the weights. Without it, nobody looks.
         policy (`str`, defaults to `POLICY`):
             Whose weights the server holds. Requests to another policy are refused.
+        adapters (`Mapping[str, str]`, *optional*):
+            What the server calls the adapters that it holds, by policy name; that of `policy` is asked in place of
+            `model`. May be set anew while nothing is under way.
         max_in_flight (`int`, defaults to `256`):
             Most requests that the server gets at once.
         patience (`float`, defaults to `30.0`):
@@ -167,6 +171,7 @@ class ServerEngine(HTTPEngine):
         extra: Mapping[str, Any] | None = None,
         boot: str | None = None,
         policy: str = POLICY,
+        adapters: Mapping[str, str] | None = None,
         max_in_flight: int = 256,
         patience: float = 30.0,
         timeout: float = 600.0,
@@ -178,6 +183,12 @@ class ServerEngine(HTTPEngine):
         self._model = model
         self._extra = dict(extra or {})
         self._policy = policy
+        self.adapters = dict(adapters or {})
+
+    def metrics(self) -> dict[str, float]:
+        """As of any engine behind an address; for several policies, also `weight_switches`: none, being side by side."""
+        switches = {SWITCHES: 0.0} if {self._policy, *self.adapters} != {self._policy} else {}
+        return super().metrics() | switches
 
     def boot_id(self) -> str:
         """
@@ -222,19 +233,21 @@ class ServerEngine(HTTPEngine):
         self._checked_dials = dials
 
     def _body(self, request: Request) -> dict[str, Any]:
-        if request.policy != self._policy:
+        if request.policy != self._policy and request.policy not in self.adapters:
+            held = ", ".join(map(repr, sorted({self._policy, *self.adapters})))
             raise ValueError(
                 f"A request names the policy {request.policy!r}, and the server at {self._transport.base_url} holds "
-                f"{self._policy!r}. Route it to another engine."
+                f"{held}. Route it to another engine."
             )
         if not request.prompt_ids:
             raise ValueError(
                 "A request has an empty prompt, and a vLLM server is asked by token ids. Check the player."
             )
-        if self._model is None:
-            self._model = self._first_model()
+        model = self.adapters.get(request.policy)
+        if model is None:
+            model = self._model = self._model or self._first_model()
         body = {
-            "model": self._model,
+            "model": model,
             "prompt": list(request.prompt_ids),
             **sampling_fields(request.sampling),
             "seed": request.seed % 2**63,
@@ -291,4 +304,5 @@ class ServerEngine(HTTPEngine):
                 f"with the finish reason {reason!r}", 'Only "stop" and "length" end a reply; see its log.'
             )
         self._new_tokens += len(ids)
-        return Reply(tuple(ids), tuple(map(float, logprobs)), reason, self.version)
+        version = self.version if request.policy == self._policy else 0
+        return Reply(tuple(ids), tuple(map(float, logprobs)), reason, version)

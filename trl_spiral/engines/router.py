@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from trl_spiral.engines.phases import SWITCHES, PhasedEngine
 from trl_spiral.rollout import Engine
 from trl_spiral.types import Reply, Request
 
@@ -26,7 +27,9 @@ class Router:
     Sends each request to the engine of its policy.
 
     Engines in this process work only while they are stepped, and remote ones, those with a `poll`, by themselves. So this
-    never waits for a remote engine while a local one has work.
+    never waits for a remote engine while a local one has work. Nor does it let a [`~engines.phases.PhasedEngine`] load other
+    weights while another local engine has work, which may bring games back that those in place can serve: so all games
+    against one opponent are played to their ends before the next is loaded.
 
     Args:
         engines (`Mapping[str, Engine]`):
@@ -59,6 +62,8 @@ class Router:
         busy = [engine for engine in self._each if id(engine) in asked]
         remote = [engine for engine in busy if isinstance(engine, RemoteEngine)]
         local = [engine for engine in busy if not isinstance(engine, RemoteEngine)]
+        # Where there is nothing else to be done here, they all have to switch.
+        local = [engine for engine in local if not _would_switch(engine)] or local
         answered = [answer for engine in local for answer in engine.step()]
         while True:
             for engine in remote:
@@ -79,11 +84,22 @@ class Router:
             self._waiting.pop(ticket, None)
 
     def metrics(self) -> dict[str, float]:
-        """What all engines tell; where there are several, under `{policy}/`, and `default/` for all other policies."""
+        """
+        What all engines tell; where there are several, under `{policy}/`, and `default/` for all other policies.
+
+        `weight_switches` is their sum, without a prefix.
+        """
         if len(self._each) == 1:
             return self._each[0].metrics()
-        return {
-            f"{self._names[id(engine)]}/{name}": value
-            for engine in self._each
-            for name, value in engine.metrics().items()
-        }
+        metrics: dict[str, float] = {}
+        for engine in self._each:
+            for name, value in engine.metrics().items():
+                if name == SWITCHES:
+                    metrics[name] = metrics.get(name, 0.0) + value
+                else:
+                    metrics[f"{self._names[id(engine)]}/{name}"] = value
+        return metrics
+
+
+def _would_switch(engine: Engine) -> bool:
+    return isinstance(engine, PhasedEngine) and engine.would_switch

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 from transformers.generation import StopStringCriteria
 
+from trl_spiral.engines.adapters import SideBySide
 from trl_spiral.engines.decoding import Batch, Row, Style, Usage
+from trl_spiral.engines.phases import SWITCHES
 from trl_spiral.engines.requests import check_for_transformers
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
@@ -36,7 +39,7 @@ could be.
 
 @dataclass(slots=True)
 class _Group:
-    """Requests for the same weights, drawn in the same way."""
+    """Requests whose replies are drawn in the same way."""
 
     style: Style
     waiting: dict[int, Row] = field(default_factory=dict)
@@ -67,10 +70,10 @@ class TransformersEngine:
     """
     Answers requests with one decoding loop, whose rows come and go.
 
-    A step decodes until at least one row is done. Requests that share weights and sampling are decoded together, however
-    long their replies may grow; each such group has a batch of its own, and groups take turns. Rows of models whose cache
-    is not one column per token (sliding windows, recurrent layers, static or quantized caches) are decoded to the last
-    before others are let in.
+    A step decodes until at least one row is done. Requests that share their sampling are decoded together, however long
+    their replies may grow and whichever adapter they ask for; each such group has a batch of its own, and groups take
+    turns. Rows of models whose cache is not one column per token (sliding windows, recurrent layers, static or quantized
+    caches) are decoded to the last before others are let in.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -79,8 +82,8 @@ class TransformersEngine:
             Base of every request; the request's own [`~types.Sampling`] overrides it, and adds to its `stop_strings`.
         version (`int`):
             Version of the policy's weights, recorded in every reply.
-        snapshots (`Mapping[str, PreTrainedModel]`, *optional*):
-            Other models by policy name.
+        adapters ([`~engines.adapters.SideBySide`], *optional*):
+            Policies of this model, `POLICY` among them if it is asked for. Without, the model as it is answers `POLICY`.
         max_rows (`int`, defaults to `512`):
             Most sequences decoded at once, all groups together.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
@@ -97,20 +100,22 @@ class TransformersEngine:
         model: PreTrainedModel,
         generation_config: GenerationConfig,
         version: int = 0,
-        snapshots: Mapping[str, PreTrainedModel] | None = None,
+        adapters: SideBySide | None = None,
         max_rows: int = 512,
         tokenizer: PreTrainedTokenizerBase | None = None,
         share_prefixes: bool = True,
     ) -> None:
-        self._models = {POLICY: model, **(snapshots or {})}
+        self._model = model
+        self._adapters = adapters
+        self._policies = [POLICY] if adapters is None else adapters.policies
         self._base_config = generation_config
         self._version = version
         self._max_rows = max_rows
         self._tokenizer = tokenizer
         self._share_prefixes = share_prefixes
         self._usage = Usage()
-        self._styles: dict[tuple[str, Sampling], Style] = {}
-        self._groups: dict[tuple[str, Sampling], _Group] = {}
+        self._styles: dict[Sampling, Style] = {}
+        self._groups: dict[Sampling, _Group] = {}
         texts = generation_config.stop_strings or ()
         self._stop_texts = (texts,) if isinstance(texts, str) else tuple(texts)
         self._check_stop_texts(self._stop_texts)
@@ -123,17 +128,17 @@ class TransformersEngine:
             ValueError: If it names a policy whose weights this engine does not hold, has no prompt as token ids, is
                 constrained to legal moves, or names stop texts without a tokenizer to read them.
         """
-        if request.policy not in self._models:
+        if request.policy not in self._policies:
             raise ValueError(
-                f"A request names the policy {request.policy!r}, and this engine holds {sorted(self._models)}. Pass its "
+                f"A request names the policy {request.policy!r}, and this engine holds {sorted(self._policies)}. Pass its "
                 "weights as a snapshot."
             )
         check_for_transformers(request)
         self._check_stop_texts(request.sampling.stop)
         # Replies of different lengths may share a batch, so the limit is no part of the key.
-        key = request.policy, replace(request.sampling, max_new_tokens=1)
+        key = replace(request.sampling, max_new_tokens=1)
         if key not in self._groups:
-            self._groups[key] = _Group(self._style(*key))
+            self._groups[key] = _Group(self._style(key))
         self._groups[key].waiting[ticket] = Row(ticket, request, random.Random(request.seed))
 
     def abort(self, tickets: Sequence[int]) -> None:
@@ -154,10 +159,11 @@ class TransformersEngine:
             share of the most rows in flight at once; below one, because replies end and others are being read.
             `padding_share`: share of the token positions computed that were padding. `new_tokens`: tokens sampled.
             `shared_prompt_share`: share of the prompts' tokens that were copied from another row instead of computed.
+            `weight_switches`, where there are adapters: zero, and told even where nothing was computed.
         """
         metrics = self._usage.metrics()
         self._usage.clear()
-        return metrics
+        return metrics if self._adapters is None else {**metrics, SWITCHES: 0.0}
 
     @torch.no_grad()
     def step(self) -> list[tuple[int, Reply]]:
@@ -169,10 +175,11 @@ class TransformersEngine:
         assert key is not None, "an engine is only asked to work while something waits"
         group = self._groups.pop(key)
         waiting = len(group.waiting)
-        done = group.admit(room)
-        self._usage.most_rows = max(self._usage.most_rows, in_flight + waiting - len(group.waiting))
-        while not done:
-            done = group.batch.step()
+        with nullcontext() if self._adapters is None else self._adapters.installed():
+            done = group.admit(room)
+            self._usage.most_rows = max(self._usage.most_rows, in_flight + waiting - len(group.waiting))
+            while not done:
+                done = group.batch.step()
         if group.in_flight or group.waiting:
             self._groups[key] = group  # at the end of the queue
         return [(row.ticket, self._reply(row)) for row in done]
@@ -191,8 +198,8 @@ class TransformersEngine:
                 f"Replies are to stop at {list(texts)}, and this engine has no tokenizer. Pass `tokenizer`."
             )
 
-    def _style(self, policy: str, sampling: Sampling) -> Style:
-        if (policy, sampling) not in self._styles:
+    def _style(self, sampling: Sampling) -> Style:
+        if sampling not in self._styles:
             config = copy.deepcopy(self._base_config)
             config.update(
                 do_sample=sampling.temperature > 0,
@@ -205,13 +212,14 @@ class TransformersEngine:
                 stop_strings=None,
             )
             texts = [*self._stop_texts, *sampling.stop]
-            self._styles[policy, sampling] = Style(
-                model=self._models[policy],
+            self._styles[sampling] = Style(
+                model=self._model,
                 config=config,
                 temperature=sampling.temperature or 1.0,
                 # Made once: `generate` would read the whole vocabulary anew for every batch.
                 stop=StopStringCriteria(self._tokenizer, texts) if texts else None,
                 share_prefixes=self._share_prefixes,
                 usage=self._usage,
+                adapters=self._adapters,
             )
-        return self._styles[policy, sampling]
+        return self._styles[sampling]

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import queue
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 
@@ -34,7 +36,22 @@ class BadAnswer(RuntimeError):
     """A server has answered, and not with what was asked for."""
 
 
-class _Call:
+@dataclass(frozen=True)
+class Key:
+    """A secret that no `repr` shows."""
+
+    value: str = field(repr=False)
+
+
+class Received(NamedTuple):
+    """What came back for a request."""
+
+    status: int
+    content: bytes
+    retry_after: float  # seconds for which the sender asks to be left alone, 0 where it does not say
+
+
+class Call:
     """One request under way: the caller's `ticket`, and the connection on which it is being answered, if it is."""
 
     def __init__(self, ticket: int, path: str, body: bytes | None = None) -> None:
@@ -50,7 +67,8 @@ class Transport:
     Sends requests to one server at the same time, and insists for a while where it fails.
 
     A refused or broken connection, a timeout and the statuses 429, 500, 502, 503 and 504 are tried again: after 0.2 s,
-    after 0.4 s, and so on up to every 2 s. Proxies that the environment names are not used.
+    after 0.4 s, and so on up to every 2 s. Redirects are not followed, since they would take the key elsewhere, and proxies
+    that the environment names are not used.
 
     Args:
         base_url (`str`):
@@ -85,25 +103,27 @@ class Transport:
         timeout: float = 600.0,
     ) -> None:
         url = urlsplit(base_url)
-        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
+        # What is refused may be a secret, so that the address is not shown here.
+        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc or url.query:
             raise ValueError(
-                "The address of a server must read like `http://localhost:8000`, without a user's name or a password."
+                "The address of a server must read like `http://localhost:8000`, without a user's name, a password or a "
+                "query."
             )
         self.base_url = base_url.rstrip("/")
         self.retries = self.dials = 0
         self._host, self._port, self._prefix = url.hostname, url.port, url.path.rstrip("/")
         self._kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        self._key = key
+        self._key = None if key is None else Key(key)
         self._max_in_flight = max_in_flight
         self._patience = patience
         self._timeout = timeout
-        self._calls: dict[int, _Call] = {}
-        self._todo: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[_Call, Any]] = queue.SimpleQueue()
+        self._calls: dict[int, Call] = {}
+        self._todo: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Call, Any]] = queue.SimpleQueue()
         self._workers: list[threading.Thread] = []
         self._closed = threading.Event()
         # Guards what threads share: `retries`, `dials`, `_failing_since`, and every call's `cancelled` and `connection`.
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._failing_since: float | None = None
 
     def __len__(self) -> int:
@@ -114,12 +134,17 @@ class Transport:
         """Sends a request, whose answer `take` will give."""
         if self._closed.is_set():
             raise RuntimeError(f"The engine of {self.base_url} is closed. Make a new one.")
-        call = self._calls[ticket] = _Call(ticket, path, json.dumps(body).encode())
+        call = self._calls[ticket] = Call(ticket, path, json.dumps(body).encode())
         self._todo.put(call)
         if len(self._workers) < min(self._max_in_flight, len(self._calls)):
             # A daemon, so that a program that ends by an error is not held up by a server that does not answer.
             self._workers.append(threading.Thread(target=self._work, name=f"asks {self._host}", daemon=True))
             self._workers[-1].start()
+
+    def give(self, ticket: int, answer: Any) -> None:
+        """Answers a request without sending it."""
+        call = self._calls[ticket] = Call(ticket, "")
+        self._done.put((call, answer))
 
     def take(self, timeout: float | None = None) -> list[tuple[int, Any]]:
         """
@@ -146,13 +171,13 @@ class Transport:
         for ticket in tickets:
             if (call := self._calls.pop(ticket, None)) is None:
                 continue
-            with self._lock:
+            with self.lock:
                 call.cancelled = True
                 if call.connection is not None and call.connection.sock is not None:
                     with suppress(OSError):  # it hung up first
                         # Below TLS, whose own farewell would get in the way of the thread that is reading.
                         socket.socket.shutdown(call.connection.sock, socket.SHUT_RDWR)
-        with self._lock:
+        with self.lock:
             if not self._calls and self._failing_since is not None:
                 # Nobody waits any more. A server that was not given up yet must not be by the next failure, hours later.
                 if time.monotonic() - self._failing_since < self._patience:
@@ -167,7 +192,7 @@ class Transport:
             ServerLost: If it does not answer.
         """
         with closing(self._connection()) as connection:
-            return self._insist(_Call(-1, path), connection)
+            return self._insist(Call(-1, path), connection)
 
     def close(self) -> None:
         """Cancels what is under way and ends all threads."""
@@ -187,23 +212,27 @@ class Transport:
             while (call := self._todo.get()) is not None:
                 answer: Any
                 try:
-                    answer = self._json(call, self._insist(call, connection))
+                    answer = self.answer(call, connection)
                 except Exception as error:  # raised again where answers are taken: no request is left without an end
                     connection.close()
                     answer = error
                 self._done.put((call, answer))
 
-    def _insist(self, call: _Call, connection: http.client.HTTPConnection) -> bytes:
+    def answer(self, call: Call, connection: http.client.HTTPConnection) -> Any:
+        """What `take` is to give for a request. Called in a thread of its own."""
+        return self._json(call, self._insist(call, connection))
+
+    def _insist(self, call: Call, connection: http.client.HTTPConnection) -> bytes:
         """Tries until there is an answer, and no longer than patience lasts."""
         delay = _FIRST_DELAY
         while True:
             try:
-                status, content = self._exchange(call, connection)
-                problem = f"HTTP {status}: {self._message(content)}"
+                status, content, _ = self._exchange(call, connection)
+                problem = f"HTTP {status}: {self.message(content)}"
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                status, content, problem = None, b"", f"{type(error).__name__}: {error}"
-            with self._lock:
+                status, content, problem = None, b"", self.shown(f"{type(error).__name__}: {error}")
+            with self.lock:
                 if call.cancelled:
                     return b""
                 now = time.monotonic()
@@ -218,65 +247,102 @@ class Transport:
                         f"{problem}). Look whether it runs and start it again, or be more patient."
                     )
                 self.retries += 1
-            self._closed.wait(delay)
+            self.wait(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
         if status != 200:
             raise BadAnswer(f"{self.base_url}{call.path} refused a request with {problem}")
         return content
 
-    def _exchange(self, call: _Call, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
-        """Sends a request and reads the answer's status and content."""
+    def _exchange(self, call: Call, connection: http.client.HTTPConnection) -> Received:
+        """Sends a request, once more where the server had hung up, and reads the answer."""
         kept = connection.sock is not None
         try:
-            return self._send(call, connection)
+            return self.send(call, connection)
         except (ConnectionError, http.client.BadStatusLine):
             connection.close()
             # Servers hang up on connections that were idle for some seconds (vLLM: 5): no failure, just dial again.
             if not kept or call.cancelled:
                 raise
-            return self._send(call, connection)
+            return self.send(call, connection)
 
-    def _send(self, call: _Call, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
-        if dialled := connection.sock is None:
+    def dial(self, call: Call, connection: http.client.HTTPConnection) -> None:
+        """Connects, unless it is connected."""
+        if connection.sock is None:
             connection.connect()
             assert connection.sock is not None
             connection.sock.settimeout(self._timeout)
-        with self._lock:
+            with self.lock:
+                self.dials += call.body is not None
+
+    def send(self, call: Call, connection: http.client.HTTPConnection) -> Received:
+        """
+        Sends a request, just once, and reads the answer.
+
+        Raises:
+            http.client.HTTPException: If what comes is no answer.
+            OSError: If the connection fails.
+        """
+        self.dial(call, connection)
+        with self.lock:
             if call.cancelled:
                 raise ConnectionAbortedError("cancelled before it was sent")
-            self.dials += dialled and call.body is not None
             call.connection = connection
         try:
             headers = {"Content-Type": "application/json"}
             if self._key is not None:
-                headers["Authorization"] = f"Bearer {self._key}"
+                headers["Authorization"] = f"Bearer {self._key.value}"
             method = "GET" if call.body is None else "POST"
             connection.request(method, self._prefix + call.path, call.body, headers)
             response = connection.getresponse()
-            return response.status, response.read()
+            return Received(response.status, self.read(response), _seconds(response.headers.get("Retry-After")))
         finally:
-            with self._lock:
+            with self.lock:
                 call.connection = None
 
-    def _json(self, call: _Call, content: bytes) -> Any:
+    def read(self, response: http.client.HTTPResponse) -> bytes:
+        """The content of an answer."""
+        return response.read()
+
+    def wait(self, seconds: float) -> None:
+        """Waits, but not for longer than this is open."""
+        self._closed.wait(seconds)
+
+    def _json(self, call: Call, content: bytes) -> Any:
         if call.cancelled:
             return None
         try:
             return json.loads(content)
         except ValueError:
             raise BadAnswer(
-                f"{self.base_url}{call.path} answered with what is no JSON: {self._message(content)!r}. Look whether the "
+                f"{self.base_url}{call.path} answered with what is no JSON: {self.message(content)!r}. Look whether the "
                 "address is that of an OpenAI-compatible server."
             ) from None
 
-    def _message(self, content: bytes) -> str:
+    def message(self, content: bytes) -> str:
         """What a server says went wrong, as OpenAI, vLLM and FastAPI put it, or else the page it sent."""
         text = content.decode(errors="replace")
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             found = json.loads(text)
             for name in ("error", "message", "detail"):
                 if isinstance(found, dict):
                     found = found.get(name, found)
             text = found if isinstance(found, str) else text
-        text = text if self._key is None else text.replace(self._key, "[key]")
-        return text[:_MAX_MESSAGE]
+        # On one line of a log, whatever it holds.
+        return "".join(char if char.isprintable() else " " for char in self.shown(text)[:_MAX_MESSAGE])
+
+    def shown(self, text: str) -> str:
+        """
+        A text of the other side's with the key struck out, should it have sent it back.
+
+        A key of less than eight characters is none to hide, such as the `EMPTY` that local servers are given, and would be
+        found in what has nothing to do with it.
+        """
+        return text if self._key is None or len(self._key.value) < 8 else text.replace(self._key.value, "[key]")
+
+
+def _seconds(value: str | None) -> float:
+    """A `Retry-After` in seconds. One that is a date counts as none: nothing here depends on the clock."""
+    with suppress(TypeError, ValueError):
+        if math.isfinite(seconds := float(value or 0)):
+            return max(0.0, seconds)
+    return 0.0

@@ -7,17 +7,16 @@ hundred games wait for the longest reply. Here requests go in as games ask, and 
 
 from __future__ import annotations
 
-import atexit
 import copy
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trl_spiral.engines.phases import SWITCHES
 from trl_spiral.engines.requests import legal_reply, sampling_fields
+from trl_spiral.engines.vllm_lora import adapter_of_zeros, fingerprint
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
@@ -41,8 +40,10 @@ class VLLMEngine:
             Version of the policy's weights, recorded in every reply.
         options (`Mapping[str, Any]`, *optional*):
             More parameters of [`vllm.SamplingParams`], for every request. A request's own sampling overrides them.
-        adapters (`Mapping[str, str]`, *optional*):
-            Folders of LoRA adapters by policy name. Their requests share batches with the policy's own.
+        adapters (`Mapping[str, str | Path | None]`, *optional*):
+            Folders of LoRA adapters by policy name, and `None` for the engine's own weights without any, as `POLICY` has
+            where it is not named. All share batches. vLLM decodes `max_loras` of them at once: the requests of any more
+            wait until a slot is free, and what is waited for is read from its folder again.
     """
 
     _ids = count()
@@ -52,7 +53,7 @@ class VLLMEngine:
         llm: LLM,
         version: int = 0,
         options: Mapping[str, Any] | None = None,
-        adapters: Mapping[str, str] | None = None,
+        adapters: Mapping[str, str | Path | None] | None = None,
     ) -> None:
         self._llm = llm
         self._engine = llm.llm_engine
@@ -60,7 +61,7 @@ class VLLMEngine:
         self._options = dict(options or {})
         if isinstance(structure := self._options.get("structured_outputs"), dict):
             self._options["structured_outputs"] = _structured_outputs(**structure)
-        self._adapters = _lora_requests(adapters or {})
+        self._adapters = _lora_requests({POLICY: None, **(adapters or {})})
         self._tickets: dict[str, int] = {}
         self._requests: dict[int, tuple[str, Request]] = {}
         self._params: dict[Sampling, SamplingParams] = {}
@@ -74,10 +75,10 @@ class VLLMEngine:
             ValueError: If it names a policy whose weights this engine does not hold, or its prompt is empty or leaves no
                 room for a reply.
         """
-        if request.policy != POLICY and request.policy not in self._adapters:
+        if request.policy not in self._adapters:
             raise ValueError(
-                f"A request names the policy {request.policy!r}, and this engine holds "
-                f"{sorted({POLICY, *self._adapters})}. Pass its adapter."
+                f"A request names the policy {request.policy!r}, and this engine holds {sorted(self._adapters)}. Pass its "
+                "adapter."
             )
         longest = self._engine.model_config.max_model_len
         if not 0 < len(request.prompt_ids) < longest:
@@ -93,7 +94,7 @@ class VLLMEngine:
             name,
             {"prompt_token_ids": list(request.prompt_ids)},
             self._sampling_params(request),
-            lora_request=self._adapters.get(request.policy),
+            lora_request=self._adapters[request.policy],
         )
 
     def step(self) -> list[tuple[int, Reply]]:
@@ -117,13 +118,16 @@ class VLLMEngine:
     def metrics(self) -> dict[str, float]:
         """
         Since last asked: `new_tokens`, `running` (mean requests in the engine per decoding step) and `cached_prompt_share`
-        (share of prompt tokens that the prefix cache spared).
+        (share of prompt tokens that the prefix cache spared). Where there are several policies, also `weight_switches`:
+        none, since they are side by side.
         """
         metrics = {
             "new_tokens": float(self._new_tokens),
             "running": self._running / max(self._steps, 1),
             "cached_prompt_share": self._cached_tokens / max(self._prompt_tokens, 1),
         }
+        if len(self._adapters) > 1:
+            metrics[SWITCHES] = 0.0
         self._steps = self._running = self._new_tokens = self._prompt_tokens = self._cached_tokens = 0
         return metrics
 
@@ -184,41 +188,71 @@ def _structured_outputs(**kwargs: Any) -> Any:
     return StructuredOutputsParams(**kwargs)
 
 
-def _lora_requests(adapters: Mapping[str, str]) -> dict[str, LoRARequest]:
-    """Adapters as vLLM takes them, by policy name; on a CPU, with one of zeros for the policy itself."""
-    if not adapters:
-        return {}
+def _lora_requests(adapters: Mapping[str, str | Path | None]) -> dict[str, LoRARequest | None]:
+    """Adapters as vLLM takes them, by policy name."""
     from vllm.platforms import current_platform
 
-    requests = {name: _lora_request(name, folder) for name, folder in adapters.items()}
-    if current_platform.is_cpu():
+    folders = [folder for folder in adapters.values() if folder is not None]
+    none = None
+    if folders and current_platform.is_cpu():
         # The CPU kernel of vLLM 0.31 gives rows without an adapter that of the last slot, once all slots are taken.
-        requests[POLICY] = _lora_request("zeros", _adapter_of_zeros(next(iter(adapters.values()))))
-    return requests
+        none = lora_request("zeros", adapter_of_zeros(folders[0]))
+    return {name: none if folder is None else lora_request(name, folder) for name, folder in adapters.items()}
+
+
+def lora_request(policy: str, folder: str | Path) -> LoRARequest:
+    """One adapter, always under the same number and name: vLLM keeps what it once loaded, or computed, under them."""
+    return _lora_request(f"{policy}-{fingerprint(folder)}", str(folder))
 
 
 @cache
 def _lora_request(name: str, folder: str) -> LoRARequest:
-    """One adapter, always under the same number: vLLM keeps what it once loaded under a number."""
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(f"{name}:{folder}", next(_lora_numbers), folder)
+    return LoRARequest(name, next(_lora_numbers), folder)
 
 
 _lora_numbers = count(1)
 
 
-@cache
-def _adapter_of_zeros(like: str) -> str:
-    """Folder of an adapter that changes nothing, shaped like another; gone with the process."""
-    import torch
-    from safetensors.torch import load_file, save_file
+def load_weights(llm: LLM, folder: str | Path) -> None:
+    """
+    Puts whole weights in place of those that a vLLM of this process holds, and drops what was computed with them.
 
-    folder = Path(tempfile.mkdtemp(prefix="trl_spiral_"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    shutil.copy(Path(like) / "adapter_config.json", folder)
-    tensors = load_file(Path(like) / "adapter_model.safetensors")
-    save_file(
-        {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}, folder / "adapter_model.safetensors"
-    )
-    return str(folder)
+    Args:
+        llm ([`vllm.LLM`]):
+            The engine, without requests in flight.
+        folder (`str` or `Path`):
+            What `save_pretrained` wrote.
+
+    Raises:
+        ValueError: If the weights are not those of such a model, each and every one.
+        RuntimeError: If vLLM does not drop its prefix cache.
+    """
+    model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+    problem = ""
+    try:
+        loaded = model.load_weights(_tensors(folder))
+        if missing := {name for name, _ in model.named_parameters()} - loaded:
+            problem = f"`{min(missing)}` is missing"
+    except (KeyError, ValueError, RuntimeError, AssertionError) as error:  # what vLLM's loaders raise, each its own
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        raise ValueError(
+            f"The weights in {folder} do not fit the model that vLLM runs ({problem}). Take the snapshot out of the pool."
+        )
+    if not llm.reset_prefix_cache():
+        raise RuntimeError(
+            "vLLM declined to drop its prefix cache after its weights had changed, as it does while requests are in "
+            "flight. Let nobody else use the engine during training."
+        )
+
+
+def _tensors(folder: str | Path) -> Iterator[tuple[str, Any]]:
+    """One by one, by name."""
+    from safetensors import safe_open
+
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():
+                yield name, opened.get_tensor(name)

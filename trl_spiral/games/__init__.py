@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from trl_spiral.games.base import Game, Match, Traits, check_game, game_names, get_game, register_game
 
 
@@ -29,10 +31,23 @@ def _register() -> None:
 
         return make()
 
+    def kuhn(rounds: int) -> Game:
+        from trl_spiral.games.kuhn import KuhnPoker
+
+        return KuhnPoker(rounds)
+
+    def rock_paper_scissors() -> Game:
+        from trl_spiral.games.rps import RockPaperScissors
+
+        return RockPaperScissors()
+
     register_game("TicTacToe-v0", tictactoe)
     register_game("ConnectFour-v0", connect_four)
     register_game("Nim-v0", nim)
     register_game("PigDice-v0-50", pig_dice)
+    register_game("Kuhn-v0", partial(kuhn, 1))
+    register_game("Kuhn-v0-5", partial(kuhn, 5))
+    register_game("RockPaperScissors-v0", rock_paper_scissors)
 
 
 _register()

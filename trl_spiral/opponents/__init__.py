@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from trl_spiral.opponents.matchmaking import Matchmaker, mirror
+from trl_spiral.opponents.matchmaking import SCHEMES, Candidate, Scheme, get_scheme, probabilities
+from trl_spiral.opponents.pool import OpponentPool, Snapshot
+from trl_spiral.opponents.ratings import Played, Ratings
+from trl_spiral.opponents.seating import Matchmaker, Opponents
+from trl_spiral.opponents.spec import parse_opponents
 
 
-__all__ = ["Matchmaker", "mirror"]
+__all__ = [
+    "SCHEMES",
+    "Candidate",
+    "Matchmaker",
+    "OpponentPool",
+    "Opponents",
+    "Played",
+    "Ratings",
+    "Scheme",
+    "Snapshot",
+    "get_scheme",
+    "parse_opponents",
+    "probabilities",
+]

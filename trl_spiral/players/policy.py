@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.types import POLICY, Observation, Reply, Request, Sampling, Turn
 
@@ -41,6 +43,12 @@ class PolicyPlayer:
         self.name = name or policy
         self._prompt = renderer.continuation if conversation else renderer.prompt
         self._constrain_moves = constrain_moves
+
+    def playing_as(self, name: str) -> PolicyPlayer:
+        """The same way of asking and reading, with the weights of another policy, by which it is called."""
+        twin = copy.copy(self)
+        twin.policy = twin.name = name
+        return twin
 
     def ask(self, observation: Observation) -> Request:
         """

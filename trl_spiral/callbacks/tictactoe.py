@@ -1,33 +1,20 @@
-"""Callbacks: grade the policy while it learns, write transcripts, show progress in one line."""
+"""Grades at tic-tac-toe while the policy learns."""
 
 from __future__ import annotations
 
-import logging
-import random
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from transformers import ProgressCallback, Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
+from trl_spiral.callbacks.policy import evaluation_player, renderer_of
 from trl_spiral.engines.scoring import reply_logprobs
 from trl_spiral.evaluation.exact import RIVALS, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
-from trl_spiral.evaluation.transcripts import write_transcripts
 from trl_spiral.games import get_game
-from trl_spiral.games.tictactoe import minimax_moves, read_board
-from trl_spiral.players import Player, PolicyPlayer, RandomPlayer, ScriptedPlayer
-from trl_spiral.prompts import PromptRenderer
-from trl_spiral.types import Episode, Observation
+from trl_spiral.players import RandomPlayer
+from trl_spiral.players.minimax import MinimaxPlayer
 
-
-if TYPE_CHECKING:
-    from trl import GRPOTrainer
-
-
-logger = logging.getLogger(__name__)
 
 _PREFIX = "tictactoe"
 _NEGLIGIBLE = -18.0  # nats: 1.5e-8 a reply, so less than 1e-6 over all replies at a board
@@ -42,7 +29,7 @@ class TicTacToeCallback(TrainerCallback):
     trainer moves.
 
     Args:
-        trainer ([`~trl.GRPOTrainer`]):
+        trainer ([`~transformers.Trainer`]):
             Whose policy is graded.
         temperatures (`Sequence[float]`, defaults to `(0.25, 1.0)`):
             At which to grade; the first is the one that the table shows.
@@ -56,7 +43,7 @@ class TicTacToeCallback(TrainerCallback):
 
     def __init__(
         self,
-        trainer: GRPOTrainer,
+        trainer: Trainer,
         temperatures: Sequence[float] = (0.25, 1.0),
         every: int | None = None,
         games: int | None = None,
@@ -122,7 +109,7 @@ class TicTacToeCallback(TrainerCallback):
         def score(prompts, replies):
             return reply_logprobs(model, prompts, replies, self.temperatures, floor=_NEGLIGIBLE).T.tolist()
 
-        return [report.metrics() for report in grade_tictactoe(_renderer(self.trainer), score)]
+        return [report.metrics() for report in grade_tictactoe(renderer_of(self.trainer), score)]
 
     def _play(self, temperature: float) -> dict[str, float]:
         game = get_game("TicTacToe-v0")
@@ -131,7 +118,7 @@ class TicTacToeCallback(TrainerCallback):
             if not _trl.is_first_to_play(self.trainer):
                 return numbers
             player = evaluation_player(self.trainer, temperature)
-            for name, rival in (("random", RandomPlayer()), ("minimax", minimax_player())):
+            for name, rival in (("random", RandomPlayer()), ("minimax", MinimaxPlayer(game.name))):
                 seats = []
                 for seat in (0, 1):
                     shares = tally(play_matches(game, player, rival, seat, self.games, engine, self.seed), seat)
@@ -140,85 +127,3 @@ class TicTacToeCallback(TrainerCallback):
                 numbers[f"{name}/non_loss"] = sum(shares["win"] + shares["draw"] for shares in seats) / 2
                 numbers[f"{name}/illegal"] = sum(shares["illegal"] for shares in seats) / 2
         return numbers
-
-
-class TranscriptCallback(TrainerCallback):
-    """
-    Writes readable games of the finished policy into `transcripts/` of the output folder: against itself, and in each
-    seat against a random player.
-
-    Args:
-        trainer ([`~trl.GRPOTrainer`]):
-            Whose policy plays.
-        game (`str`, defaults to `"TicTacToe-v0"`):
-            What is played.
-        games (`int`, defaults to `10`):
-            How many games.
-        temperature (`float`, defaults to `0.25`):
-            At which the policy plays.
-    """
-
-    def __init__(
-        self, trainer: GRPOTrainer, game: str = "TicTacToe-v0", games: int = 10, temperature: float = 0.25
-    ) -> None:
-        self.trainer = trainer
-        self.game = get_game(game)
-        self.games = games
-        self.temperature = temperature
-
-    def on_train_end(self, args, state, control, **kwargs):
-        policy, guest = evaluation_player(self.trainer, self.temperature), RandomPlayer()
-        seats = self.game.traits.seats
-        share = self.games // (seats + 1)
-        episodes: list[Episode] = []
-        with _trl.open_engine(self.trainer) as engine:
-            if not _trl.is_first_to_play(self.trainer):
-                return
-            episodes += play_matches(self.game, policy, policy, 0, self.games - seats * share, engine)
-            for seat in range(seats):
-                episodes += play_matches(self.game, policy, guest, seat, share, engine)
-        if not state.is_world_process_zero:
-            return
-        folder = Path(args.output_dir) / "transcripts"
-        write_transcripts(episodes, folder, self.trainer._tokenizer.decode)
-        logger.info("Wrote %d transcripts to %s.", len(episodes), folder)
-
-
-class SelfPlayProgressCallback(ProgressCallback):
-    """A progress bar with one short line per log, in place of transformers' bar, which prints every metric."""
-
-    SHOWN = (
-        ("loss", "loss", "{:.3f}"),
-        ("selfplay/draw_rate", "draws", "{:.0%}"),
-        ("selfplay/illegal_rate", "illegal", "{:.1%}"),
-        ("selfplay/entropy", "entropy", "{:.2f}"),
-        ("tictactoe/random/non_loss", "unbeaten by random", "{:.1%}"),
-        ("tictactoe/minimax/non_loss", "unbeaten by minimax", "{:.1%}"),
-    )
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or self.training_bar is None or not logs:
-            return
-        shown = [f"{label} {form.format(float(logs[key]))}" for key, label, form in self.SHOWN if key in logs]
-        if shown:
-            self.training_bar.write(f"step {state.global_step:>4}  " + "  ".join(shown))
-
-
-def evaluation_player(trainer: GRPOTrainer, temperature: float) -> PolicyPlayer:
-    """The trainer's policy as a player at another temperature."""
-    sampling = replace(_trl.sampling_of(trainer), temperature=temperature)
-    return PolicyPlayer(_renderer(trainer), sampling, name="policy")
-
-
-def minimax_player() -> Player:
-    """A perfect tic-tac-toe player that takes any of the best cells. It measures, and is never trained against."""
-
-    def choose(observation: Observation) -> str:
-        return f"[{random.Random(observation.seed).choice(minimax_moves(read_board(observation)))}]"
-
-    return ScriptedPlayer("minimax", choose)
-
-
-def _renderer(trainer: GRPOTrainer) -> PromptRenderer:
-    style = getattr(trainer.args, "prompt_style", "chat")
-    return PromptRenderer(trainer._tokenizer, style, chat_template_kwargs=trainer.args.chat_template_kwargs)

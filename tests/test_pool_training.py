@@ -1,0 +1,208 @@
+"""Training against earlier selves: what is met, what is trained, what is kept, and what a resume finds."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+from training_runs import RecordingTrainer, config, games, history, lora
+
+from trl_spiral import OpponentPool
+from trl_spiral.opponents.pool import INDEX
+from trl_spiral.types import BASE, POLICY
+
+
+# Four steps a cycle: snapshots after every other step, so that a pool changes within a cycle, and saves in between.
+RUN = dict(
+    per_device_train_batch_size=32,
+    max_steps=12,
+    save_strategy="steps",
+    save_steps=3,
+    opponents="self:0.4,pool:0.4,random:0.1,base:0.1",
+    pool_every=2,
+    pool_capacity=3,
+    matchmaking="pfsp-hard",
+)
+
+
+def train(model, folder, adapter=True, resume=None, **changes):
+    trainer = RecordingTrainer(
+        model,
+        config(folder, **{**RUN, **changes}),
+        games=games(["TicTacToe-v0", "Sum-v0"]),
+        peft_config=lora() if adapter else None,
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["lora", "whole"])
+def trained(request, model_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    return request.param, train(model_dir, folder, adapter=request.param)
+
+
+class TestTraining:
+    def test_meets_everybody_that_it_was_told_to(self, trained):
+        _, trainer = trained
+        met = {name for _, episodes, _ in trainer.batches for episode in episodes for name in episode.players}
+
+        assert met >= {POLICY, BASE, "random", "step-2", "step-4", "step-6", "step-8"}
+
+    def test_trains_on_the_policys_own_turns_only(self, trained):
+        _, trainer = trained
+        by_others = [
+            turn
+            for _, episodes, _ in trainer.batches
+            for episode in episodes
+            for seat in episode.trajectories
+            for turn in seat.turns
+            if turn.policy not in (POLICY, None)
+        ]
+        own = {
+            (turn.prompt_ids, turn.completion_ids, turn.logprobs)
+            for _, episodes, _ in trainer.batches
+            for episode in episodes
+            for seat in episode.trajectories
+            for turn in seat.turns
+            if turn.policy == POLICY
+        }
+
+        assert len(by_others) > 20
+        for rows, _, _ in trainer.batches:
+            for row in rows:
+                assert (tuple(row.prompt_ids), tuple(row.completion_ids), tuple(row.logprobs)) in own
+
+    def test_keeps_the_newest_and_says_what_they_take(self, trained):
+        adapter, trainer = trained
+        entry = next(entry for entry in reversed(trainer.state.log_history) if "pool/size" in entry)
+
+        assert [snapshot.name for snapshot in trainer.pool.snapshots] == ["step-8", "step-10", "step-12"]
+        assert {snapshot.kind for snapshot in trainer.pool.snapshots} == {"adapter" if adapter else "weights"}
+        assert trainer.pool.problems() == []
+        assert (BASE in trainer.pool) == (not adapter)
+        assert entry["pool/size"] == 3
+        assert entry["pool/bytes"] > 10_000
+        assert {name for name in entry if name.startswith("pool/share/")} <= {
+            f"pool/share/{name}" for name in ("self", "pool", "random", "base")
+        }
+        assert any("weight_switches" in name for name in entry)
+        assert f"pool/rating/{POLICY}" in entry
+
+    def test_baselines_are_kept_for_each_class_of_opponent(self, trained):
+        _, trainer = trained
+
+        assert {opponent for _, _, opponent in trainer.rollout.estimator.baselines} == {
+            "self",
+            "pool",
+            "random",
+            "base",
+        }
+
+    def test_a_snapshot_is_the_policy_as_it_was(self, trained):
+        adapter, trainer = trained
+        from safetensors.torch import load_file
+
+        name = "adapter_model.safetensors" if adapter else "model.safetensors"
+        folder = trainer.pool.folder
+        checkpoint = load_file(f"{trainer.args.output_dir}/checkpoint-12/{name}")
+        newest = load_file(folder / "step-12" / name)
+        older = load_file(folder / "step-10" / name)
+
+        assert all(torch.equal(newest[key], checkpoint[key]) for key in checkpoint)
+        assert not all(torch.equal(older[key], checkpoint[key]) for key in checkpoint)
+
+    def test_the_picture_of_who_beats_whom_is_drawn(self, trained):
+        pytest.importorskip("matplotlib")
+        _, trainer = trained
+
+        assert (trainer.pool.folder / "win_rates.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_resumes_as_if_nothing_had_happened(self, trained, model_dir, tmp_path):
+        adapter, trainer = trained
+        shutil.copytree(trainer.args.output_dir, tmp_path / "out")
+        for later in ("checkpoint-9", "checkpoint-12"):
+            shutil.rmtree(tmp_path / "out" / later)
+        resumed = train(model_dir, tmp_path / "out", adapter=adapter, resume=True)
+
+        assert history(resumed) == history(trainer)
+        assert resumed.pool.state_dict() == trainer.pool.state_dict()
+        assert resumed.transcripts == trainer.transcripts[2:]
+
+
+class TestFolder:
+    def test_a_new_run_does_not_mix_with_an_old_ones_pool(self, trained, model_dir):
+        adapter, trainer = trained
+
+        with pytest.raises(ValueError, match="holds snapshots of another run. Resume that one"):
+            train(model_dir, trainer.args.output_dir, adapter=adapter)
+
+    def test_a_damaged_snapshot_stops_a_resume_or_is_left_out(self, trained, model_dir, tmp_path, caplog):
+        adapter, trainer = trained
+        shutil.copytree(trainer.args.output_dir, tmp_path / "out")
+        name = "adapter_model.safetensors" if adapter else "model.safetensors"
+        weights = tmp_path / "out" / "opponents" / "step-10" / name
+        weights.write_bytes(weights.read_bytes()[:-1])
+
+        with pytest.raises(ValueError, match=f"lacks what the checkpoint expects: step-10/{name} has .* bytes"):
+            train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13)
+        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
+            resumed = train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_repair=True)
+
+        assert any("Going on without step-10" in message for message in caplog.messages)
+        assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-8", "step-12"]
+
+    def test_a_checkpoint_from_before_there_were_opponents_begins_with_an_empty_pool(
+        self, model_dir, tmp_path, caplog
+    ):
+        train(model_dir, tmp_path, max_steps=3, opponents="self")
+        path = tmp_path / "checkpoint-3" / "selfplay_state_0.pt"
+        state = torch.load(path)
+        del state["rollout"]["opponents"]
+        baselines = state["rollout"]["estimator"]["baselines"]
+        state["rollout"]["estimator"]["baselines"] = [[game, seat, value] for game, seat, _, value in baselines]
+        torch.save(state, path)
+        marker = tmp_path / "checkpoint-3" / "selfplay_complete.json"
+        listed = json.loads(marker.read_text())
+        listed["files"][path.name] = path.stat().st_size
+        marker.write_text(json.dumps(listed))
+        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
+            resumed = train(model_dir, tmp_path, max_steps=6, resume=True)
+
+        assert any("from before there were opponents, so the pool begins empty" in line for line in caplog.messages)
+        assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-4", "step-6"]
+        assert ("TicTacToe-v0", 0, "self") in resumed.rollout.estimator.baselines
+
+    def test_disk_use_is_bounded_by_the_pool_and_what_checkpoints_need(self, model_dir, tmp_path):
+        trainer = train(model_dir, tmp_path, max_steps=16, save_steps=4, save_total_limit=2)
+        folders = {path.name for path in (tmp_path / "opponents").iterdir() if path.is_dir()}
+
+        # Checkpoints 12 and 16 are kept; when step-14 and step-16 came, checkpoints 8 and 12 were.
+        assert [snapshot.name for snapshot in trainer.pool.snapshots] == ["step-12", "step-14", "step-16"]
+        assert folders <= {f"step-{step}" for step in (4, 6, 8, 10, 12, 14, 16)}
+        assert folders >= {"step-8", "step-10"}
+
+
+class TestPlayedFromWithoutATrainer:
+    def test_everybody_in_the_pool_answers(self, trained, model_dir):
+        from trl_spiral.engines.saved import pool_players
+        from trl_spiral.evaluation.matches import play_matches
+        from trl_spiral.games import get_game
+        from trl_spiral.types import Sampling
+
+        _, trainer = trained
+        pool = OpponentPool(trainer.pool.folder)
+        players, engine = pool_players(pool, model_dir, Sampling(max_new_tokens=8))
+        episodes = play_matches(get_game("TicTacToe-v0"), players[0], players[-1], 0, 6, engine)
+
+        assert (pool.folder / INDEX).exists()
+        assert [player.name for player in players] == ["step-8", "step-10", "step-12"]
+        assert {episode.players for episode in episodes} == {("step-8", "step-12")}
+        assert all(
+            turn.policy == name
+            for e in episodes
+            for name, seat in zip(e.players, e.trajectories, strict=True)
+            for turn in seat.turns
+        )
+        assert engine.metrics()["weight_switches"] >= 2

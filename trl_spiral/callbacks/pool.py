@@ -1,0 +1,196 @@
+"""Takes snapshots of the policy for a pool of opponents."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from accelerate.utils import broadcast_object_list
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trl_spiral.opponents import OpponentPool
+from trl_spiral.opponents.plots import draw_win_rates
+from trl_spiral.opponents.pool import NEEDED, Kind, needed_by_checkpoints
+from trl_spiral.types import BASE, POLICY
+
+
+logger = logging.getLogger(__name__)
+
+PICTURE = "win_rates.png"
+
+
+class OpponentPoolCallback(TrainerCallback):
+    """
+    Puts a snapshot of the model into a pool every so many steps, with any trainer of TRL's.
+
+    A LoRA run's snapshots are adapters, any other's whole weights; all are folders that `from_pretrained` reads. Rank 0
+    writes, and every rank then holds the same index. Each checkpoint lists the snapshots that it needs, which are not
+    deleted while it exists; so on disk are the pool's own and, beside them, at most those of kept checkpoints.
+
+    Where a run is resumed, the pool goes back to what it was at that checkpoint. [`SpiralTrainer`] sees to that itself,
+    from its own state.
+
+    Args:
+        trainer ([`~transformers.Trainer`]):
+            Whose model is taken.
+        pool ([`~opponents.OpponentPool`]):
+            Where snapshots go.
+        every (`int`, defaults to `20`):
+            Optimizer steps between snapshots.
+        start (`int`, defaults to `0`):
+            Step of the first.
+        dtype (`torch.dtype`, *optional*):
+            In which floating-point weights are stored; by default as they are trained.
+        base (`bool`, defaults to `False`):
+            Whether to keep the model that training starts from too, beside the others. A LoRA run has it anyway.
+        restores (`bool`, defaults to `True`):
+            Whether a resumed run's pool goes back to the checkpoint; off where the trainer sees to that.
+
+    Raises:
+        ValueError: If `every` or `start` is out of range.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        pool: OpponentPool,
+        every: int = 20,
+        start: int = 0,
+        dtype: torch.dtype | None = None,
+        base: bool = False,
+        restores: bool = True,
+    ) -> None:
+        if every < 1 or start < 0:
+            raise ValueError(f"Snapshots need `every` ({every}) of at least 1 and `start` ({start}) of at least 0.")
+        self.trainer = trainer
+        self.pool = pool
+        self.every = every
+        self.start = start
+        self.dtype = dtype
+        self.base = base
+        self.restores = restores
+
+    # ---- events ----
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.global_step and self.restores:
+            self._on_rank_zero(lambda: self._go_back(args.output_dir, state.global_step))
+        if self.base and not state.global_step and BASE not in self.pool:
+            self._take(0, BASE)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step >= self.start and (state.global_step - self.start) % self.every == 0:
+            snapshot = f"step-{state.global_step}"
+            self._take(state.global_step, snapshot)
+            if state.is_world_process_zero and self.restores:
+                # `GRPOTrainer.log` would also flush its own metrics, in the middle of their window.
+                numbers = {"pool/size": float(len(self.pool)), "pool/bytes": float(self.pool.size)}
+                Trainer.log(self.trainer, numbers)
+
+    def on_save(self, args, state, control, **kwargs):
+        if not state.is_world_process_zero:
+            return
+        checkpoint = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        if self.restores and checkpoint.is_dir():
+            write_needed(self.pool, checkpoint)
+        self.pool.save()
+        self._draw(args)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if state.is_world_process_zero and len(self.pool):
+            self.pool.save()
+            self._draw(args)
+
+    # ---- snapshots ----
+    def _take(self, step: int, name: str) -> None:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        sharded = self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled
+        # Gathered on every rank together, where it is in shards.
+        weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped) if sharded else None
+        kind: Kind = "adapter" if hasattr(model, "peft_config") else "weights"
+
+        def write(folder: Path) -> None:
+            state_dict = model.state_dict() if weights is None else weights
+            if self.dtype is not None:
+                state_dict = {
+                    key: value.to(self.dtype) if value.is_floating_point() else value
+                    for key, value in state_dict.items()
+                }
+            model.save_pretrained(folder, state_dict=state_dict)
+
+        keep = needed_by_checkpoints(self.trainer.args.output_dir)
+        self._on_rank_zero(lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE, keep=keep))
+        logger.info("%s joins the pool: %d snapshots, %.1f MB.", name, len(self.pool), self.pool.size / 1e6)
+
+    def _go_back(self, output_dir: str, step: int) -> None:
+        """To the pool of a checkpoint; without its list, to the snapshots that were there by then."""
+        needed = Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}" / NEEDED
+        if needed.exists():
+            state = json.loads(needed.read_text(encoding="utf-8"))
+        else:
+            logger.warning("%s is missing: the pool goes on with the snapshots up to step %d.", needed, step)
+            state = self.pool.state_dict()
+            state["snapshots"] = [entry for entry in state["snapshots"] if entry["step"] <= step]
+        self.pool.restore(state, needed_by_checkpoints(output_dir))
+
+    def _on_rank_zero(self, work: Callable[[], object]) -> None:
+        """Lets rank 0 change the pool, and all others hold what it then holds; if that fails, all ranks raise."""
+        change_together(self.pool, work, self.trainer.accelerator.is_main_process)
+
+    # ---- pictures ----
+    def _draw(self, args) -> None:
+        names = [POLICY, *(name for name in self.pool.ratings.names if name != POLICY)]
+        if len(names) < 2 or find_spec("matplotlib") is None:
+            return
+        picture = self.pool.folder / PICTURE
+        ratings = {name: self.pool.ratings.rating(name) for name in names}
+        draw_win_rates(self.pool.ratings.matrix(names), picture, ratings)
+        if "wandb" in args.report_to and find_spec("wandb") is not None:
+            import wandb
+
+            if wandb.run is not None:
+                wandb.log({"pool/win_rates": wandb.Image(str(picture))}, commit=False)
+
+
+def change_together(pool: OpponentPool, work: Callable[[], object], is_main_process: bool) -> None:
+    """
+    Changes a pool on rank 0, and tells every rank what it then holds. Every rank must call it.
+
+    Args:
+        pool ([`~opponents.OpponentPool`]):
+            This rank's view of the pool.
+        work (`Callable[[], object]`):
+            What rank 0 does.
+        is_main_process (`bool`):
+            Whether this is rank 0.
+
+    Raises:
+        RuntimeError: On every rank but the first, if the work failed there; the first raises what it raised.
+    """
+    failure: Exception | None = None
+    if is_main_process:
+        try:
+            work()
+        except Exception as error:
+            failure = error
+    told = [(pool.state_dict(), f"{type(failure).__name__}: {failure}" if failure else "")]
+    broadcast_object_list(told, from_process=0)
+    if failure is not None:
+        raise failure
+    state, reason = told[0]
+    if reason:
+        raise RuntimeError(f"Rank 0 could not change the pool, and this rank stops with it: {reason}")
+    if not is_main_process:
+        pool.load_state_dict(state)
+
+
+def write_needed(pool: OpponentPool, checkpoint: Path) -> None:
+    """Lists, in a checkpoint, the snapshots without which it cannot be resumed."""
+    partial = checkpoint / f"{NEEDED}.partial"
+    partial.write_text(json.dumps(pool.state_dict()), encoding="utf-8")
+    os.replace(partial, checkpoint / NEEDED)

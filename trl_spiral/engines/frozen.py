@@ -1,0 +1,165 @@
+"""A second copy of the model, for opponents that cannot share a batch with the policy: one at a time, never trained."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class FrozenCopy:
+    """
+    A model like another, with the weights of whichever snapshot was loaded last.
+
+    Of a LoRA model only the adapter is copied; the frozen tensors below are the very same.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The policy, unwrapped, and between two steps of training.
+
+    Raises:
+        ValueError: If its weights are sharded.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        if any(_is_sharded(parameter) for parameter in model.parameters()):
+            raise ValueError(
+                "The weights are sharded (ZeRO-3 or FSDP), and opponents that cannot share a batch with the policy need a "
+                "whole second copy of them. Train plain LoRA, or let vLLM generate."
+            )
+        self._is_peft = hasattr(model, "peft_config")
+        frozen = [p for p in model.parameters() if not p.requires_grad] if self._is_peft else []
+        memo = {id(tensor): tensor for tensor in [*frozen, *(model.buffers() if self._is_peft else ())]}
+        self.model = copy.deepcopy(model, memo).eval()
+        self._freeze()
+        self._loaded: tuple[Any, ...] | None = None
+
+    def holds(self, folder: Path | None) -> bool:
+        """Whether a snapshot's weights are in place already."""
+        return self._loaded is not None and self._loaded == fingerprint(folder)
+
+    def load(self, folder: Path | None) -> None:
+        """
+        Puts a snapshot's weights in place.
+
+        Args:
+            folder (`Path`, *optional*):
+                As `save_pretrained` wrote it: an adapter where the model has one, else whole weights. `None` for a LoRA
+                model without its adapter.
+
+        Raises:
+            ValueError: If the folder's tensors are not exactly the model's.
+        """
+        self._loaded = None
+        if not self._is_peft:
+            if folder is None:
+                raise ValueError("Only LoRA leaves the base model intact. Give its folder, as for any other snapshot.")
+            _load_whole(self.model, folder)
+        elif folder is None:
+            _check_base(self.model)
+            self.model.base_model.disable_adapter_layers()
+        else:
+            self.model.base_model.enable_adapter_layers()
+            _load_adapter(self.model, folder)
+        self._freeze()
+        self._loaded = fingerprint(folder)
+
+    def _freeze(self) -> None:
+        # Among them are the shared tensors, which PEFT would unfreeze as it disables modules that are trained as a whole.
+        self.model.requires_grad_(False)
+
+
+def fingerprint(folder: Path | None) -> tuple[Any, ...]:
+    """Changes whenever a folder's weights are written again."""
+    if folder is None:
+        return ()
+    weights = sorted(Path(folder).glob("*.safetensors"))
+    return str(folder), *((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in weights)
+
+
+def _is_sharded(parameter: torch.Tensor) -> bool:
+    return hasattr(parameter, "ds_id") or isinstance(parameter, DTensor) or hasattr(parameter, "_is_flat_param")
+
+
+def _load_whole(model: PreTrainedModel, folder: Path) -> None:
+    places = _places(folder, "model")
+    mine = model.state_dict()
+    # Tied weights are saved under one of their names.
+    aliases: dict[tuple[int, torch.Size], set[str]] = {}
+    for name, tensor in mine.items():
+        aliases.setdefault((tensor.data_ptr(), tensor.shape), set()).add(name)
+    missing = next((min(names) for names in aliases.values() if not names & places.keys()), None)
+    _compare(folder, missing, {name: shape for name, (_, shape) in places.items()}, mine)
+    with torch.no_grad():
+        for name, tensor in _tensors(places):
+            mine[name].copy_(tensor)
+
+
+def _load_adapter(model: Any, folder: Path) -> None:
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    places = _places(folder, "adapter_model")
+    mine = get_peft_model_state_dict(model, save_embedding_layers=False)
+    frozen = model.state_dict()  # PEFT saves embeddings with adapters that are fitted to them
+    places = {name: place for name, place in places.items() if name in mine or name not in frozen}
+    missing = next((name for name in mine if name not in places), None)
+    _compare(folder, missing, {name: shape for name, (_, shape) in places.items()}, mine)
+    set_peft_model_state_dict(model, dict(_tensors(places)), adapter_name=model.active_adapter)
+
+
+def _check_base(model: Any) -> None:
+    if model.peft_config[model.active_adapter].bias != "none":
+        raise ValueError("The biases of the base model are trained, so it is no opponent any more. Use `bias='none'`.")
+
+
+def _places(folder: Path, stem: str) -> dict[str, tuple[Path, list[int]]]:
+    """File and shape of every tensor that a folder holds."""
+    from safetensors import safe_open
+
+    index = Path(folder) / f"{stem}.safetensors.index.json"
+    files = {f"{stem}.safetensors"}
+    if index.is_file():
+        files = set(json.loads(index.read_text())["weight_map"].values())
+    places = {}
+    for path in [Path(folder) / name for name in sorted(files)]:
+        if not path.is_file():
+            raise ValueError(
+                f"{folder} has no {path.name}. A snapshot is what `save_pretrained` writes: an adapter where training is "
+                "LoRA, else whole weights. Remove it from the pool, or give opponents of another kind an engine of their own."
+            )
+        with safe_open(path, "pt") as stored:
+            places |= {name: (path, stored.get_slice(name).get_shape()) for name in stored.keys()}
+    return places
+
+
+def _compare(
+    folder: Path, missing: str | None, shapes: Mapping[str, list[int]], mine: Mapping[str, torch.Tensor]
+) -> None:
+    problem = f"lacks {missing}" if missing else None
+    for name, shape in shapes.items():
+        if name not in mine:
+            problem = f"holds {name}, which the model has not"
+        elif list(mine[name].shape) != shape:
+            problem = f"holds {name} of shape {shape}, and the model's is {list(mine[name].shape)}"
+    if problem:
+        raise ValueError(f"The snapshot in {folder} is of another model: it {problem}. Remove it from the pool.")
+
+
+def _tensors(places: Mapping[str, tuple[Path, list[int]]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """One tensor after the other."""
+    from safetensors import safe_open
+
+    for path in dict.fromkeys(path for path, _ in places.values()):
+        with safe_open(path, "pt") as stored:
+            for name in places:
+                if places[name][0] == path:
+                    yield name, stored.get_tensor(name)

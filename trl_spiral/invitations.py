@@ -1,0 +1,108 @@
+"""Opponents as a configuration names them, made: players, and engines for those that need one of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trl_spiral.engines.endpoint import EndpointEngine
+from trl_spiral.engines.saved import saved_player
+from trl_spiral.games import Game
+from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
+from trl_spiral.opponents.spec import POOL, SELF
+from trl_spiral.players import EndpointPlayer, Player
+from trl_spiral.players.by_name import scripted_player
+from trl_spiral.players.human import HumanPlayer
+from trl_spiral.rollout import Engine
+from trl_spiral.spiral_config import SpiralConfig
+from trl_spiral.types import BASE, Observation, Reply, Request, Sampling, Turn
+
+
+FOLDER = "opponents"
+"""Where a run keeps its pool, in its output folder: what is pushed to the Hub with the model."""
+
+_ENDPOINT = re.compile(r"(https?://[^#]+)#(.+)")
+
+
+def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Opponents:
+    """
+    The opponents that `args.opponents` names.
+
+    Args:
+        args ([`SpiralConfig`]):
+            The run's configuration.
+        games (sequence of [`~games.Game`]):
+            What is played: a scripted player must know every one.
+        device (`torch.device`, defaults to CPU):
+            Where models other than the policy's are put.
+
+    Raises:
+        ValueError: If a name means nothing, or a game has no such player.
+    """
+    shares = parse_opponents(args.opponents)
+    players: dict[str, Player] = {}
+    engines: dict[str, Engine] = {}
+    for name in shares:
+        if name in (SELF, POOL, BASE):
+            continue
+        if endpoint := _ENDPOINT.fullmatch(name):
+            players[name] = EndpointPlayer(name, _sampling(args))
+            engines[name] = EndpointEngine(
+                endpoint[1],
+                endpoint[2],
+                api_key_env=args.endpoint_api_key_env or None,
+                max_requests=_share(args.endpoint_max_requests, args.world_size),
+                max_tokens=_share(args.endpoint_max_tokens, args.world_size),
+            )
+        elif "/" in name:
+            players[name], engines[name] = saved_player(name, _sampling(args), args.prompt_style, device)
+        elif name == "human":
+            players[name] = HumanPlayer()
+        else:
+            players[name] = _ByGame(name, {game.name: scripted_player(name, game) for game in games})
+    kept = POOL in shares or BASE in shares
+    pool = OpponentPool(Path(args.output_dir) / FOLDER, args.pool_capacity, args.pool_eviction) if kept else None
+    return Opponents(shares, pool, args.matchmaking, players, engines)
+
+
+def _sampling(args: SpiralConfig) -> Sampling:
+    """As the policy samples."""
+    return Sampling(
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k or 0,
+        min_p=args.min_p,
+        max_new_tokens=args.max_completion_length,
+    )
+
+
+def _share(total: int | None, ranks: int) -> int | None:
+    """
+    What each rank may spend.
+
+    Raises:
+        ValueError: If there is not enough for one each.
+    """
+    if total is None:
+        return None
+    if total < ranks:
+        raise ValueError(
+            f"An endpoint's budget of {total} cannot be shared by {ranks} ranks. Allow one each at least."
+        )
+    return total // ranks
+
+
+class _ByGame:
+    """A scripted player that knows several games."""
+
+    def __init__(self, name: str, players: dict[str, Player]) -> None:
+        self.name = name
+        self._players = players
+
+    def ask(self, observation: Observation) -> Turn | Request:
+        return self._players[observation.game].ask(observation)
+
+    def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
+        return self._players[observation.game].answer(observation, request, reply)

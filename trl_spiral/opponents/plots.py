@@ -1,0 +1,169 @@
+"""A table of win rates as a picture."""
+
+from __future__ import annotations
+
+import math
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trl_spiral.opponents.ratings import Rating
+from trl_spiral.opponents.transitivity import MIN_GAMES, Matrix, cycles, decompose
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+# Inches. A cell holds two lines of type of 7 and 5 points; a character of a name at 7 points takes `LETTER`.
+CELL = 0.36
+LETTER = 0.065
+LADDER = 2.2
+HEADER = 0.5
+WIDTH = 4.2  # at least, so that a circle of snapshots fits a line
+AXIS = 0.5
+LINE = 0.16
+
+SMALLEST = 6
+"""Players for whom there is room at least: the cells of fewer are larger."""
+
+MOST_CYCLES = 5
+"""Circles that are put into words; the rest are counted."""
+
+
+def draw_win_rates(matrix: Matrix, path: str | os.PathLike[str], ratings: Mapping[str, Rating] | None = None) -> None:
+    """
+    Draws who beats whom, as a PNG.
+
+    A cell holds the row's win rate against the column in percent and, under it, the games that it rests on; red loses, white
+    is even, blue wins. Pairs that never met are hatched. With ratings, the strongest stands first and a ladder with 95 %
+    intervals beside the table; without, the order is the matrix's. The title tells the cyclic share, and circles of
+    three are put into words below.
+
+    The same input gives the same bytes, as long as matplotlib and its settings are the same.
+
+    Args:
+        matrix ([`~opponents.transitivity.Matrix`]):
+            Win rates of 2 players or more; up to some 30 can be read.
+        path (`str` or `os.PathLike`):
+            Where the picture goes.
+        ratings (`Mapping[str, Rating]`, *optional*):
+            Rating of each player in the matrix.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: If there are fewer than two players.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Win rates are drawn by matplotlib, which is missing: `pip install trl-spiral[plots]`."
+        ) from error
+    if len(matrix.names) < 2:
+        raise ValueError(
+            f"A table of win rates needs two players, and this one has {len(matrix.names)}. Let more play."
+        )
+    if ratings is not None:
+        matrix = _ordered(matrix, sorted(matrix.names, key=lambda name: -ratings[name].mu))
+
+    side = CELL * max(SMALLEST, len(matrix.names))
+    names = 0.15 + LETTER * max(map(len, matrix.names))
+    width = max(WIDTH, names + side + (LADDER + 0.3 if ratings is not None else 0.15))
+    words = _words(matrix, line=int((width - 0.2) / LETTER))
+    bottom = (AXIS if ratings is not None else 0.15) + LINE * (len(words) + 1)
+    height = HEADER + names + side + bottom
+
+    # By the object interface: pyplot would keep every figure, and may look for a display.
+    figure = Figure(figsize=(width, height), dpi=150)
+    FigureCanvasAgg(figure)
+    figure.text(0.1 / width, 1 - 0.1 / height, _title(matrix), va="top", fontsize=8, linespacing=1.4)
+    _draw_table(figure.add_axes((names / width, bottom / height, side / width, side / height)), matrix)
+    if ratings is not None:
+        beside = ((names + side + 0.15) / width, bottom / height, LADDER / width, side / height)
+        _draw_ladder(figure.add_axes(beside), [ratings[name] for name in matrix.names])
+    figure.text(0.1 / width, 0.1 / height, "\n".join(words), va="bottom", fontsize=7, linespacing=1.4)
+    # Without the version of matplotlib, which it would write into the file.
+    figure.savefig(os.fspath(path), format="png", metadata={"Software": None})
+
+
+def _ordered(matrix: Matrix, names: Sequence[str]) -> Matrix:
+    """The same matrix with its rows and columns in another order."""
+    places = [matrix.names.index(name) for name in names]
+    return Matrix(
+        names=tuple(names),
+        rates=tuple(tuple(matrix.rates[i][j] for j in places) for i in places),
+        counts=tuple(tuple(matrix.counts[i][j] for j in places) for i in places),
+    )
+
+
+def _title(matrix: Matrix) -> str:
+    parts = decompose(matrix)
+    if not parts.loops:
+        share = f"unknown, no closed loop of pairs with {MIN_GAMES:.0f} games"
+    elif math.isnan(parts.cyclic_share):
+        share = "unknown, no differences beyond chance"
+    else:
+        share = f"{parts.cyclic_share:.0%} of the differences"
+    return f"Row against column: % won, a draw being half (games)\nCyclic share: {share}"
+
+
+def _words(matrix: Matrix, line: int) -> list[str]:
+    """Lines of at most `line` characters that name the circles."""
+    circles = cycles(matrix)
+    lines = []
+    for circle in circles[:MOST_CYCLES]:
+        lines += textwrap.wrap(
+            " beats ".join((*circle, circle[0])), line, subsequent_indent="  ", break_on_hyphens=False
+        )
+    if len(circles) > MOST_CYCLES:
+        lines.append(f"and {len(circles) - MOST_CYCLES} more circles of three")
+    return lines
+
+
+def _draw_table(axes: Axes, matrix: Matrix) -> None:
+    from matplotlib.patches import Rectangle
+
+    size = len(matrix.names)
+    line = min(1.0, size / SMALLEST)  # the lines of a larger cell stay as close as those of a small one
+    # A map of ColorBrewer's that people who are blind to red or green can read.
+    axes.imshow(matrix.rates, cmap="RdBu", vmin=0.0, vmax=1.0, aspect="equal")
+    for i in range(size):
+        for j in range(size):
+            rate, games = matrix.rates[i][j], matrix.counts[i][j]
+            if i == j:
+                axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="0.92", linewidth=0))
+            elif math.isnan(rate):
+                axes.add_patch(
+                    Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="white", edgecolor="0.75", hatch="////", linewidth=0)
+                )
+            else:
+                colour = "white" if abs(rate - 0.5) > 0.33 else "black"
+                axes.text(j, i - 0.14 * line, f"{100 * rate:.0f}", ha="center", va="center", fontsize=7, color=colour)
+                axes.text(j, i + 0.24 * line, f"({games:.0f})", ha="center", va="center", fontsize=5, color=colour)
+    axes.set_xticks(range(size), matrix.names, rotation=90, fontsize=7)
+    axes.set_yticks(range(size), matrix.names, fontsize=7)
+    axes.set_xticks([place - 0.5 for place in range(1, size)], minor=True)
+    axes.set_yticks([place - 0.5 for place in range(1, size)], minor=True)
+    axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="both", length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _draw_ladder(axes: Axes, ratings: Sequence[Rating]) -> None:
+    """One row per player, level with the table's."""
+    rows = range(len(ratings))
+    axes.hlines(rows, [r.low for r in ratings], [r.high for r in ratings], color="0.55", linewidth=1.5)
+    axes.plot([r.mu for r in ratings], rows, "o", color="black", markersize=3.5)
+    axes.set_ylim(len(ratings) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.locator_params(axis="x", nbins=5)
+    axes.tick_params(axis="x", labelsize=6, length=2)
+    axes.set_xlabel("rating in points, 95 % interval", fontsize=7)
+    axes.grid(axis="x", color="0.9")
+    axes.set_axisbelow(True)
+    for name in ("left", "right", "top"):
+        axes.spines[name].set_visible(False)

@@ -1,0 +1,489 @@
+"""
+Earlier selves, kept in a folder: written atomically, evicted by rule, never lost while a checkpoint needs them.
+
+The folder holds one sub-folder per snapshot and an index. A new snapshot is written under another name, moved into place,
+and only then listed; one that leaves is first struck off the list, then deleted. So the index names whole snapshots at
+every moment, and whatever it does not name is left over from a crash and swept away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from trl_spiral.opponents.ratings import Ratings
+from trl_spiral.types import POLICY
+
+
+logger = logging.getLogger(__name__)
+
+INDEX = "index.json"
+FORMAT = 1
+Kind = Literal["adapter", "weights"]
+Eviction = Literal["oldest", "lowest", "ladder"]
+
+_OURS = re.compile(r"(step|past)-\d+|base|\.partial-.*")
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_WEIGHT_FILES = {
+    "adapter_config.json": "adapter",
+    "model.safetensors": "weights",
+    "model.safetensors.index.json": "weights",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """
+    A frozen copy of the policy.
+
+    Attributes:
+        name (`str`):
+            Its policy name, such as `"step-40"`: what requests for its weights say, and its folder in the pool.
+        step (`int`):
+            Optimizer step after which it was taken; zero or less for one that was there before the run.
+        kind (`str`):
+            `"adapter"` for a LoRA adapter's folder, `"weights"` for a whole model's.
+        files (`Mapping[str, tuple[int, str]]`):
+            Size in bytes and BLAKE2b digest of each file, by its path in the folder.
+        pinned (`bool`):
+            Whether it is kept beside the pool: it takes no room, is never evicted and never drawn as an earlier self.
+    """
+
+    name: str
+    step: int
+    kind: Kind
+    files: Mapping[str, tuple[int, str]]
+    pinned: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(size for size, _ in self.files.values())
+
+
+class OpponentPool:
+    """
+    Snapshots of a policy in a folder, and how they have fared.
+
+    Opening a folder that has an index takes up what is there. Nothing is written before the first snapshot.
+
+    Args:
+        folder (`str` or `os.PathLike`):
+            The pool's own folder: what is in it under a snapshot's name and not in the index is deleted.
+        capacity (`int`, defaults to `25`):
+            Most snapshots kept, pinned ones apart. SPIRAL keeps 25.
+        eviction (`str`, defaults to `"oldest"`):
+            Who leaves a full pool: the `"oldest"`, the `"lowest"` rated, or one chosen so that the ages of those left
+            form a geometric `"ladder"`, dense near the present and sparse far back. The newest never leaves.
+
+    Attributes:
+        ratings ([`~opponents.ratings.Ratings`]):
+            Ratings and results, kept in the index beside the snapshots.
+
+    Raises:
+        ValueError: If an argument is out of range, or the index cannot be read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], capacity: int = 25, eviction: Eviction = "oldest") -> None:
+        if capacity < 1:
+            raise ValueError(f"The pool's capacity ({capacity}) must be at least 1: the newest snapshot always stays.")
+        if eviction not in get_args(Eviction):
+            raise ValueError(f"The pool's eviction ({eviction!r}) must be one of {', '.join(get_args(Eviction))}.")
+        self.folder = Path(folder)
+        self.capacity = capacity
+        self.eviction: Eviction = eviction
+        self.ratings = Ratings()
+        self._snapshots: dict[str, Snapshot] = {}
+        if (self.folder / INDEX).exists():
+            self._take(_read(self.folder / INDEX))
+
+    # ---- looking ----
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Those that may be drawn, in the order in which they were added."""
+        return tuple(snapshot for snapshot in self._snapshots.values() if not snapshot.pinned)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the index accounts for, pinned snapshots included."""
+        return sum(snapshot.size for snapshot in self._snapshots.values())
+
+    def __len__(self) -> int:
+        return len(self.snapshots)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._snapshots
+
+    def __getitem__(self, name: str) -> Snapshot:
+        if name not in self._snapshots:
+            raise KeyError(f"The pool in {self.folder} has no snapshot {name!r}; it has {sorted(self._snapshots)}.")
+        return self._snapshots[name]
+
+    def path(self, name: str) -> Path:
+        """Folder of a snapshot: what `from_pretrained` reads."""
+        return self.folder / self[name].name
+
+    def problems(self) -> list[str]:
+        """What is wrong with the files of the snapshots, one clause each; empty if nothing is. Reads every byte."""
+        return [clause for snapshot in self._snapshots.values() if (clause := self._problem(snapshot))]
+
+    def table(self) -> str:
+        """Markdown: each snapshot's step, kind, size, rating and the policy's results against it."""
+        lines = ["| snapshot | step | kind | MB | rating | 95 % |", "|---|---:|---|---:|---:|---:|"]
+        for snapshot in self._snapshots.values():
+            rating = self.ratings.rating(snapshot.name)
+            lines.append(
+                f"| {snapshot.name} | {snapshot.step} | {snapshot.kind} | {snapshot.size / 1e6:.1f} | {rating.mu:.0f} | "
+                f"{rating.low:.0f} to {rating.high:.0f} |"
+            )
+        return "\n".join(lines)
+
+    # ---- changing ----
+    def add(
+        self,
+        step: int,
+        kind: Kind,
+        write: Callable[[Path], object],
+        name: str | None = None,
+        pinned: bool = False,
+        keep: Collection[str] = (),
+    ) -> Snapshot:
+        """
+        Writes a snapshot into the pool, and lets another go where there is no room.
+
+        Args:
+            step (`int`):
+                Optimizer step.
+            kind (`str`):
+                `"adapter"` or `"weights"`.
+            write (`Callable[[Path], object]`):
+                Writes the files into the empty folder that it is given, as `save_pretrained` does.
+            name (`str`, *optional*):
+                `step-{step}` by default.
+            pinned (`bool`, defaults to `False`):
+                Whether to keep it beside the pool.
+            keep (`Collection[str]`):
+                Names of snapshots whose files must stay, whether listed or not: a checkpoint needs them.
+
+        Raises:
+            ValueError: If the pool holds a snapshot of that name, or nothing was written.
+        """
+        name = name or f"step-{step}"
+        if name in self._snapshots:
+            raise ValueError(
+                f"The pool in {self.folder} already holds {name}. A snapshot never changes: take a new one."
+            )
+        if not _OURS.fullmatch(name):
+            raise ValueError(f"A snapshot's name ({name!r}) must be step-N, past-N or base.")
+        unfinished = self.folder / f".partial-{name}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(unfinished)
+        files = _files(unfinished)
+        if not files:
+            raise ValueError(f"Nothing was written for the snapshot {name}.")
+        # Left by a run that was killed before it listed it, or that a resume has gone back behind.
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        os.rename(unfinished, self.folder / name)
+        _sync(self.folder)
+        snapshot = Snapshot(name, step, kind, files, pinned)
+        self._list(snapshot)
+        self.save()
+        self.sweep(keep)
+        return snapshot
+
+    def _list(self, snapshot: Snapshot) -> None:
+        """Takes a snapshot into the index, and strikes off whoever has to leave."""
+        self._snapshots[snapshot.name] = snapshot
+        self.ratings.inherit(snapshot.name, POLICY)
+        while len(self) > self.capacity:
+            gone = self._who_leaves()
+            del self._snapshots[gone.name]
+            self.ratings.forget(gone.name)
+            logger.info("%s leaves the pool, which is full with %d.", gone.name, self.capacity)
+
+    def _who_leaves(self) -> Snapshot:
+        held = self.snapshots
+        if self.eviction == "oldest" or len(held) < 3:
+            return held[0]
+        if self.eviction == "lowest":
+            return min(held[:-1], key=lambda snapshot: (self.ratings.rating(snapshot.name).mu, snapshot.step))
+        # Ages in steps, counted so that the newest has one. Whoever leaves the smallest ratio between its neighbours'
+        # ages is missed least; the two ends stay.
+        now = held[-1].step + max(1, held[-1].step - held[-2].step)
+        ages = [now - snapshot.step for snapshot in held]
+        return held[min(range(1, len(held) - 1), key=lambda i: (ages[i - 1] / ages[i + 1], -i))]
+
+    def save(self) -> None:
+        """Writes the index, ratings included: the old one or the whole new one is there at every moment."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished = self.folder / f"{INDEX}.partial"
+        with unfinished.open("w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, **self.state_dict()}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, self.folder / INDEX)
+        _sync(self.folder)
+
+    def sweep(self, keep: Collection[str] = ()) -> list[str]:
+        """
+        Deletes what is neither listed nor to be kept, and returns the names.
+
+        Args:
+            keep (`Collection[str]`):
+                Names of snapshots that checkpoints need; see `needed_by_checkpoints`.
+        """
+        gone = []
+        for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else ():
+            if path.is_dir() and _OURS.fullmatch(path.name) and path.name not in {*self._snapshots, *keep}:
+                # Under another name first, so that half a snapshot never stands where a whole one is expected.
+                doomed = path if path.name.startswith(".") else path.with_name(f".partial-{path.name}-gone")
+                if doomed != path:
+                    os.rename(path, doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+                gone.append(path.name)
+        return gone
+
+    # ---- state ----
+    def state_dict(self) -> dict[str, Any]:
+        """The index, as plain values: which snapshots there are and how they have fared, not their weights."""
+        return {
+            "snapshots": [
+                {**asdict(snapshot), "files": {path: list(known) for path, known in snapshot.files.items()}}
+                for snapshot in self._snapshots.values()
+            ],
+            "ratings": self.ratings.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state_dict` gave. Looks at no file: see `restore`."""
+        self._take(state)
+
+    def restore(self, state: Mapping[str, Any], keep: Collection[str] = (), repair: bool = False) -> None:
+        """
+        Goes back to an earlier index, whose snapshots must all be there, whole.
+
+        To be called by one process; others call `load_state_dict` with this one's new `state_dict`.
+
+        Args:
+            state (`Mapping`):
+                What `state_dict` gave.
+            keep (`Collection[str]`):
+                Names of snapshots that other checkpoints need.
+            repair (`bool`, defaults to `False`):
+                Whether to go on without snapshots that are missing or damaged.
+
+        Raises:
+            ValueError: If a snapshot is missing or damaged and `repair` is off.
+        """
+        before = self.state_dict()
+        self._take(state)
+        damaged = {name: clause for name in list(self._snapshots) if (clause := self._problem(self._snapshots[name]))}
+        if damaged and not repair:
+            self._take(before)
+            raise ValueError(
+                f"The pool in {self.folder} lacks what the checkpoint expects: {'; '.join(damaged.values())}. Put the files "
+                "back, resume from another checkpoint, or go on without them with `pool_repair=True`."
+            )
+        for name, clause in damaged.items():
+            logger.warning("Going on without %s: %s.", name, clause)
+            del self._snapshots[name]
+            self.ratings.forget(name)
+        self.save()
+        self.sweep(keep)
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        self._snapshots = {}
+        for entry in state["snapshots"]:
+            files = {path: (int(size), str(digest)) for path, (size, digest) in entry["files"].items()}
+            self._snapshots[entry["name"]] = Snapshot(**{**entry, "files": files})
+        self.ratings = Ratings()
+        self.ratings.load_state_dict(state["ratings"])
+
+    def _problem(self, snapshot: Snapshot) -> str | None:
+        """What is wrong with a snapshot's files, as a clause."""
+        for name, (size, digest) in snapshot.files.items():
+            path = self.folder / snapshot.name / name
+            if not path.is_file():
+                return f"{snapshot.name}/{name} is missing"
+            if path.stat().st_size != size:
+                return f"{snapshot.name}/{name} has {path.stat().st_size} bytes and should have {size}"
+            if _digest(path) != digest:
+                return f"{snapshot.name}/{name} is not what was written"
+        return None
+
+    # ---- from and to elsewhere ----
+    @classmethod
+    def from_checkpoints(
+        cls,
+        checkpoints: str | os.PathLike[str],
+        folder: str | os.PathLike[str],
+        capacity: int = 25,
+        eviction: Eviction = "oldest",
+    ) -> OpponentPool:
+        """
+        A pool of the checkpoints of an earlier run, as `past-N`, whose steps are counted back from the last of them.
+
+        Files are copied; the checkpoints may be deleted afterwards.
+
+        Args:
+            checkpoints (`str`):
+                Folder with `checkpoint-N` folders, of any trainer: LoRA adapters or whole models in safetensors.
+            folder (`str`):
+                The new pool's folder.
+            capacity, eviction:
+                As for [`OpponentPool`].
+
+        Raises:
+            ValueError: If there is no checkpoint with weights, or the pool is not empty.
+        """
+        pool = cls(folder, capacity, eviction)
+        if len(pool):
+            raise ValueError(f"The pool in {folder} holds {len(pool)} snapshots already. Choose another folder.")
+        root = Path(checkpoints)
+        found = sorted(
+            (int(match[1]), path)
+            for path in (root.iterdir() if root.is_dir() else ())
+            if path.is_dir() and (match := _CHECKPOINT.fullmatch(path.name)) and kind_of(path)
+        )
+        if not found:
+            raise ValueError(f"{root} holds no checkpoint-N folder with safetensors or a LoRA adapter.")
+        for step, path in found:
+            kind = kind_of(path)
+            assert kind is not None, "only such folders were found"
+            pool.add(step - found[-1][0], kind, partial(_copy_weights, path), name=f"past-{step}")
+        return pool
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> None:
+        """
+        Uploads the pool, ratings included, into the folder `opponents` of a model's repository.
+
+        Args:
+            repo_id (`str`):
+                Repository on the Hub. It is created if need be.
+            kwargs:
+                More arguments of [`~huggingface_hub.HfApi.upload_folder`].
+        """
+        from huggingface_hub import HfApi
+
+        self.save()
+        api = HfApi()
+        api.create_repo(repo_id, exist_ok=True)
+        listed = [INDEX, *(f"{name}/*" for name in self._snapshots)]
+        api.upload_folder(
+            **{"commit_message": "Opponent pool", **kwargs},
+            repo_id=repo_id,
+            folder_path=self.folder,
+            path_in_repo="opponents",
+            allow_patterns=listed,
+        )
+
+    @classmethod
+    def from_hub(cls, repo_id: str, folder: str | os.PathLike[str] | None = None, **kwargs: Any) -> OpponentPool:
+        """
+        The pool that a model's repository holds in its folder `opponents`.
+
+        Args:
+            repo_id (`str`):
+                Repository on the Hub.
+            folder (`str`, *optional*):
+                Where to put it. By default in the Hub's cache, where it can be played from but not added to.
+            kwargs:
+                More arguments of [`~huggingface_hub.snapshot_download`], such as `revision`.
+
+        Raises:
+            ValueError: If the repository has no pool, or it did not arrive whole.
+        """
+        from huggingface_hub import snapshot_download
+
+        root = Path(
+            snapshot_download(
+                repo_id, allow_patterns="opponents/*", **({"local_dir": folder} if folder else {}), **kwargs
+            )
+        )
+        if not (root / "opponents" / INDEX).exists():
+            raise ValueError(f"{repo_id} has no pool: there is no opponents/{INDEX} in it.")
+        pool = cls(root / "opponents")
+        if problems := pool.problems():
+            raise ValueError(f"The pool of {repo_id} did not arrive whole: {'; '.join(problems)}. Download it again.")
+        return pool
+
+
+def kind_of(folder: Path) -> Kind | None:
+    """What a folder holds: an adapter, whole weights in safetensors, or neither."""
+    for name, kind in _WEIGHT_FILES.items():
+        if (folder / name).is_file():
+            return "adapter" if kind == "adapter" else "weights"
+    return None
+
+
+NEEDED = "opponent_pool.json"
+"""A checkpoint's list of the snapshots without which it cannot be resumed."""
+
+
+def needed_by_checkpoints(output_dir: str | os.PathLike[str]) -> set[str]:
+    """Names of the snapshots that the checkpoints in a run's output folder need."""
+    names: set[str] = set()
+    for path in Path(output_dir).glob(f"checkpoint-*/{NEEDED}"):
+        try:
+            names |= {entry["name"] for entry in json.loads(path.read_text(encoding="utf-8"))["snapshots"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # cut off while it was written: nobody can resume from that one
+    return names
+
+
+def _read(index: Path) -> Mapping[str, Any]:
+    try:
+        state: Mapping[str, Any] = json.loads(index.read_text(encoding="utf-8"))
+        known = state["format"] == FORMAT and "snapshots" in state and "ratings" in state
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise ValueError(
+            f"{index} is no index of a pool in format {FORMAT}. Use the version of trl_spiral that wrote it, or another folder."
+        )
+    return state
+
+
+def _files(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and digest of every file below a folder, each of them safe on disk."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            found[path.relative_to(folder).as_posix()] = path.stat().st_size, _digest(path)
+    _sync(folder)
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Makes renames within a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _copy_weights(source: Path, target: Path) -> None:
+    """The files of a model or an adapter, and nothing of the trainer's. No links: a trainer may write over its own."""
+    described = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
+    weights = [*source.glob("adapter_model.safetensors"), *source.glob("model*.safetensors")]
+    for path in [*(source / name for name in described), *weights]:
+        if path.is_file():
+            shutil.copy2(path, target / path.name)
