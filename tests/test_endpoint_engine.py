@@ -209,11 +209,12 @@ class TestTrouble:
         assert failed(endpoint) == {"rubbish": 3}
 
     def test_a_reply_that_does_not_come_in_time_is_lost(self, server, make):
-        engine = make(timeout=0.05)
+        engine = make(timeout=0.05, max_in_flight=1)
         server.gate.clear()
 
-        assert ask(engine)[0].finish_reason == "lost"
-        assert failed(engine) == {"timed_out": 1}
+        # Nor is the second held up by the first, which came over the same connection.
+        assert {reply.finish_reason for reply in ask(engine, 2)} == {"lost"}
+        assert failed(engine) == {"timed_out": 2}
 
     def test_blanks_that_keep_a_connection_alive_do_not_count_as_an_answer(self, server, make):
         # A blank at a time, each sooner than the timeout.
@@ -305,6 +306,13 @@ class TestTrouble:
         assert f"result: {lost}. Failed" in line
         assert f"{server.happened['429']} HTTP 429, {server.happened['500']} HTTP 5xx" in line
         assert "\n" not in line
+
+    def test_what_an_error_says_stays_on_its_line(self, server, endpoint, caplog):
+        server.failures = [(500, {"error": "two\nlines\x1b[2J \ud83d"})] * 3
+        ask(endpoint)
+        endpoint.metrics()
+
+        assert caplog.records[0].getMessage().endswith("Last: HTTP 500: two lines [2J  ")
 
     def test_what_was_lost_since_is_told_at_the_end(self, server, make, caplog):
         server.kill()
@@ -439,6 +447,26 @@ class TestBudget:
         assert len(server.seen) == 5
         assert resumed.metrics()["requests"] == 2
 
+    def test_a_resumed_run_that_has_none_left_says_so(self, make, caplog):
+        engine = make(max_requests=5)
+        engine.load_state_dict({"requests": 5, "tokens": 75, "answered": 5})
+        engine.metrics()
+
+        assert engine.spent
+        assert "5 of 5 requests" in caplog.text
+
+    def test_what_is_aborted_before_it_was_sent_costs_nothing(self, server, make):
+        engine = make(max_in_flight=1)
+        server.gate.clear()
+        for ticket in range(20):
+            engine.add(ticket, ASKED)
+        wait_until(lambda: server.at_once == 1)
+        engine.abort(range(20))
+        server.gate.set()
+        ask(engine)
+
+        assert engine.metrics()["requests"] == len(server.seen) == 2
+
     def test_refuses_one_that_holds_nothing(self, make):
         with pytest.raises(ValueError, match=r"`max_requests` \(0\) must be at least 1"):
             make(max_requests=0)
@@ -484,9 +512,13 @@ class TestKey:
         assert len(caplog.records) == 1
         assert KEY not in caplog.text + repr(vars(endpoint._line))
 
-    def test_not_by_a_part_where_an_answer_is_cut(self, server, endpoint, caplog):
+    @pytest.mark.parametrize(
+        ("status", "answer"), [(200, {"a": "x" * 183 + KEY}), (500, {"error": {"message": "x" * 490 + KEY}})]
+    )
+    def test_not_by_a_part_where_an_answer_is_cut(self, server, endpoint, caplog, status, answer):
         # The error shows so many characters of the answer that the key stands at the cut.
-        server.spoil = lambda answer: {"a": "x" * 183 + KEY}
+        server.spoil = lambda _: answer
+        server.failures = [] if status == 200 else [(status, answer)] * 3
         ask(endpoint)
         endpoint.metrics()
 

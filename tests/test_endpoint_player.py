@@ -5,6 +5,7 @@ from completions_server import CompletionsServer
 
 from trl_spiral.advantages import learning_seats
 from trl_spiral.engines.endpoint import EndpointEngine
+from trl_spiral.engines.transport import BadAnswer
 from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
 from trl_spiral.players.endpoint import EndpointPlayer
@@ -72,3 +73,31 @@ class TestEndpointPlayer:
 
         assert {(episode.ending, episode.returns) for episode in played} == {(Ending.PLAYER_LOST, (0.0, 0.0))}
         assert len(caplog.records) == 1
+
+
+@pytest.mark.vllm
+class TestAgainstAVLLMServer:
+    def test_plays_with_the_key_and_counts_what_the_server_counts(self, vllm_model_dir, monkeypatch):
+        from vllm_server import vllm_server
+
+        key = "sk-of-a-real-server"
+        with vllm_server(vllm_model_dir, api_key=key, served_model_name="tiny") as server:
+            monkeypatch.setenv("A_KEY", key)
+            with EndpointEngine(f"{server.base_url}/v1", "tiny", "A_KEY", max_requests=40) as engine:
+                played = episodes(engine, count=30)
+                metrics = engine.metrics()
+            monkeypatch.setenv("A_KEY", "sk-of-another")
+            with EndpointEngine(f"{server.base_url}/v1", "tiny", "A_KEY") as stranger:
+                with pytest.raises(BadAnswer, match="HTTP 401"):
+                    episodes(stranger)
+            monkeypatch.setenv("A_KEY", key)
+            with EndpointEngine(f"{server.base_url}/v1", "unknown", "A_KEY") as stranger:
+                with pytest.raises(BadAnswer, match="HTTP 404: The model `unknown` does not exist"):
+                    episodes(stranger)
+
+        assert Ending.PLAYER_LOST in {episode.ending for episode in played}  # once the budget was spent
+        assert {episode.ending for episode in played} & {Ending.FINISHED, Ending.ILLEGAL_MOVE}
+        assert metrics["requests"] == 40
+        # The rules are no shorter, though this tokenizer takes a whole line for a few tokens.
+        assert metrics["tokens"] - metrics["new_tokens"] > 40 * 20
+        assert metrics["new_tokens"] >= 40 * 2

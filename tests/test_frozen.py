@@ -98,6 +98,16 @@ class TestWholeWeights:
         with pytest.raises(ValueError, match="Only LoRA leaves the base model intact"):
             second.load(None)
 
+    def test_a_forward_that_remembers_the_model_is_left_behind(self, model_dir, tmp_path):
+        other = changed(model_dir, tmp_path)
+        model = Qwen3ForCausalLM.from_pretrained(model_dir).eval()
+        forward = model.forward
+        model.forward = lambda *args, **kwargs: forward(*args, **kwargs)  # as TRL's fused loss does
+        second = FrozenCopy(model)
+        second.load(tmp_path)
+
+        assert torch.equal(logits(second.model), logits(other))
+
     def test_sharded_weights_are_refused(self, model_dir):
         model = Qwen3ForCausalLM.from_pretrained(model_dir)
         model.model.norm.weight.ds_id = 0  # as ZeRO-3 marks what it has sharded

@@ -32,13 +32,14 @@ def taught(base, name, changes):
 
 
 @pytest.fixture(scope="module")
-def folders(base, tmp_path_factory):
+def folders(base, tokenizer, tmp_path_factory):
     """Snapshots by kind of training: whole weights, LoRA, and LoRA of which no two can stand in one batch."""
     made = {}
     for kind, changes in {"whole": None, "lora": {}, "dora": dict(use_dora=True)}.items():
         made[kind] = {name: tmp_path_factory.mktemp(f"{kind}-{name}") for name in [POLICY, *SNAPSHOTS]}
         for name, folder in made[kind].items():
             taught(base, name, changes).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
     return made
 
 
@@ -54,6 +55,7 @@ def trainer_of(base, folders, kind, output_dir, **changes):
     if settings is not None:
         model = PeftModel.from_pretrained(Qwen3ForCausalLM.from_pretrained(base), folders[kind][POLICY])
         set_peft_model_state_dict(trainer.model, get_peft_model_state_dict(model))
+    trainer.model.train()
     trainer.generation_config.eos_token_id = 10**6  # so that each reply is as long as it may be
     return trainer
 

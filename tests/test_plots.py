@@ -200,13 +200,25 @@ class TestDrawWinRates:
             assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
             assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
 
+    def test_a_name_is_never_broken_in_two(self, drawn):
+        names = [f"a-snapshot-with-quite-a-long-name-{number}" for number in range(3)]
+        ratings = Ratings()
+        ratings.update([Played((names[i], names[i - 2]), (1.0, -1.0)) for i in range(3) for _ in range(50)])
+        said = words(drawn(ratings.matrix()))
+
+        # Each of three names once, and the first again.
+        assert [said.count(name) for name in names] == [2, 1, 1]
+        assert said.count("\n") >= 3
+
     def test_the_same_table_gives_the_same_bytes(self, tmp_path):
         matrix, ratings = table(tournament(5))
         for name in ("one.png", "other.png"):
             draw_win_rates(matrix, tmp_path / name, ratings)
 
-        assert (tmp_path / "one.png").read_bytes() == (tmp_path / "other.png").read_bytes()
-        assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+        written = (tmp_path / "one.png").read_bytes()
+        assert written == (tmp_path / "other.png").read_bytes()
+        assert written.startswith(b"\x89PNG")
+        assert b"Software" not in written
 
     def test_two_who_never_met_can_be_drawn(self, drawn):
         matrix = Ratings().matrix(["a", "b"])

@@ -2,8 +2,11 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
+from hub_server import HubServer
 
 from trl_spiral import OpponentPool
 from trl_spiral.opponents import Played, pool
@@ -348,3 +351,38 @@ class TestFromCheckpoints:
         assert kind_of(tmp_path / "model.safetensors") == "weights"
         assert kind_of(tmp_path / "model.safetensors.index.json") == "weights"
         assert kind_of(tmp_path / "optimizer.pt") is None
+
+
+class TestHub:
+    def test_goes_there_and_back_with_its_ratings(self, tmp_path):
+        made = filled(tmp_path / "pool", [10, 20, 30], capacity=2)
+        made.ratings.update([Played((POLICY, "step-20"), (1.0, -1.0))])
+        (made.folder / "step-99").mkdir()  # left over from a crash
+        (made.folder / "step-99" / "model.safetensors").write_bytes(b"orphan")
+        code = f"""
+from trl_spiral import OpponentPool
+OpponentPool({str(made.folder)!r}, 2).push_to_hub("someone/player")
+pulled = OpponentPool.from_hub("someone/player", {str(tmp_path / "pulled")!r})
+assert [one.name for one in pulled.snapshots] == ["step-20", "step-30"], pulled.snapshots
+assert OpponentPool.from_hub("someone/player").problems() == []
+try:
+    OpponentPool.from_hub("someone/other")
+except Exception as error:
+    print(type(error).__name__)
+"""
+        made.save()
+        with HubServer() as hub:
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=hub.environment(tmp_path), capture_output=True, text=True
+            )
+            files = set(hub.repos["someone/player"])
+
+        assert done.returncode == 0, done.stderr
+        assert files == {
+            f"opponents/{INDEX}",
+            "opponents/step-20/model.safetensors",
+            "opponents/step-30/model.safetensors",
+        }
+        pulled = OpponentPool(tmp_path / "pulled" / "opponents")
+        assert pulled.state_dict() == made.state_dict()
+        assert pulled.ratings.win_rate(POLICY, "step-20").games == 1

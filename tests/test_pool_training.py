@@ -184,6 +184,25 @@ class TestFolder:
         assert folders >= {"step-8", "step-10"}
 
 
+class TestRatingGames:
+    def test_every_snapshot_meets_every_other_in_both_seats(self, model_dir, tmp_path):
+        trainer = train(model_dir, tmp_path, max_steps=6, pool_rating_games=4)
+        ratings = trainer.pool.ratings
+
+        # Four games of each of two games; the policy's own games with them come on top, elsewhere.
+        for one, other in (("step-2", "step-4"), ("step-2", "step-6"), ("step-4", "step-6")):
+            assert ratings.win_rate(one, other).games == 8
+
+    def test_are_the_same_after_a_resume(self, model_dir, tmp_path):
+        whole = train(model_dir, tmp_path / "whole", max_steps=6, pool_rating_games=2)
+        shutil.copytree(tmp_path / "whole", tmp_path / "out")
+        shutil.rmtree(tmp_path / "out" / "checkpoint-6")
+        resumed = train(model_dir, tmp_path / "out", max_steps=6, pool_rating_games=2, resume=True)
+
+        assert resumed.pool.state_dict() == whole.pool.state_dict()
+        assert history(resumed) == history(whole)
+
+
 class TestPlayedFromWithoutATrainer:
     def test_everybody_in_the_pool_answers(self, trained, model_dir):
         from trl_spiral.engines.saved import pool_players

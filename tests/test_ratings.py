@@ -192,6 +192,15 @@ class TestPolicyThatLearns:
         assert ratings.recent_win_rate("step-80", "step-40") == pytest.approx((8 + 1) / (8 + 2))
         assert ratings.win_rate("policy", "step-40").rate == pytest.approx(8 / 12)
 
+    def test_games_among_others_leave_it_as_it_is(self):
+        ratings = Ratings(decay=0.5)
+        ratings.update(won("policy", "step-40", 8))
+        before = ratings.rating("policy"), ratings.recent_win_rate("policy", "step-40")
+        ratings.update(won("step-80", "step-40", 8), policy_moved=False)
+
+        assert (ratings.rating("policy"), ratings.recent_win_rate("policy", "step-40")) == before
+        assert ratings.win_rate("step-80", "step-40").games == 8
+
     def test_whoever_never_met_is_taken_for_equal(self):
         assert Ratings().recent_win_rate("policy", "step-40") == 0.5
 
@@ -207,6 +216,14 @@ class TestPolicyThatLearns:
         ratings.update(won("base", "policy", 30))
 
         assert ratings.rating("step-40") == inherited
+
+    def test_a_snapshot_taken_again_under_its_name_starts_afresh(self):
+        ratings = Ratings()
+        ratings.update(won("step-40", "policy", 30))
+        ratings.inherit("step-40", "policy")
+
+        assert ratings.win_rate("step-40", "policy").games == 0
+        assert ratings.rating("step-40") == ratings.rating("policy")
 
     def test_a_forgotten_snapshot_leaves_only_its_share_of_the_total(self):
         ratings = Ratings()

@@ -253,3 +253,70 @@ class TestAdapters:
             others = [expected_logprobs(models[name], request, reply) for name in models if name != request.policy]
             for other in others:
                 assert max(abs(a - b) for a, b in zip(reply.logprobs, other, strict=True)) > 0.01
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def crowded(cls, vllm_model_dir):
+        """An engine that has room for two adapters at a time."""
+        from vllm_in_process import vllm_in_process
+
+        with vllm_in_process(vllm_model_dir, enable_lora=True, max_loras=2, max_lora_rank=8, block_size=32) as llm:
+            yield llm
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def peft(cls, vllm_model_dir, folders, model):
+        """The base model, and each adapter as PEFT computes it."""
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        models = {"base": model}
+        for name, folder in folders.items():
+            base = AutoModelForCausalLM.from_pretrained(vllm_model_dir, dtype=torch.float32)
+            models[name] = PeftModel.from_pretrained(base, folder).eval()
+        return models
+
+    def test_wait_for_one_another_where_there_are_too_many(self, crowded, folders, peft, prompts):
+        from trl_spiral.engines.vllm import VLLMEngine
+
+        # Three folders and the base model, as six policies.
+        names = {"older": "older", "oldest": "oldest", "base": "base", POLICY: "oldest", "again": "older"}
+        engine = VLLMEngine(crowded, adapters={name: folders.get(folder) for name, folder in names.items()})
+        requests = [
+            Request(prompt, LONG, policy=policy, seed=seed) for seed, prompt in enumerate(prompts) for policy in names
+        ]
+        assert len(requests) > 16
+        for request, reply in zip(requests, answers(engine, requests), strict=True):
+            expected = expected_logprobs(peft[names[request.policy]], request, reply)
+            assert reply.logprobs == pytest.approx(expected, abs=SAME), request.policy
+        assert engine.metrics()["weight_switches"] == 0
+
+    def test_leave_nothing_in_the_prefix_cache_for_one_that_takes_their_place(self, crowded, folders, peft, prompts):
+        import os
+        import shutil
+
+        from trl_spiral.engines.vllm import VLLMEngine
+
+        request = Request(max(prompts, key=len) * 2, LONG)
+        assert crowded.reset_prefix_cache()
+
+        def ask(folder):
+            engine = VLLMEngine(crowded, adapters={POLICY: folder})
+            (reply,) = answers(engine, [request])
+            return reply, engine.metrics()["cached_prompt_share"]
+
+        ask(folders["older"])
+        again, cached = ask(folders["older"])
+        other, cached_by_another = ask(folders["oldest"])
+        # The same path with other weights in it, for which vLLM itself would never look again.
+        shutil.copytree(folders["oldest"], f"{folders['older']}-copy")
+        before, _ = ask(f"{folders['older']}-copy")
+        shutil.copytree(folders["older"], f"{folders['older']}-copy", dirs_exist_ok=True)
+        os.utime(f"{folders['older']}-copy/adapter_model.safetensors")
+        replaced, cached_by_its_place = ask(f"{folders['older']}-copy")
+
+        assert cached > 0.5
+        assert (cached_by_another, cached_by_its_place) == (0.0, 0.0)
+        for reply, name in ((again, "older"), (other, "oldest"), (before, "oldest"), (replaced, "older")):
+            assert reply.logprobs == pytest.approx(expected_logprobs(peft[name], request, reply), abs=SAME)

@@ -51,6 +51,20 @@ def adapters(model_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def folders(model_dir, tmp_path_factory):
+    """Folders of parrots as whole weights."""
+    from parrots import TOKENS, read, teach
+
+    folders = {}
+    for number, token in enumerate(TOKENS):
+        model = read(model_dir)
+        teach(model, token, steps=40)
+        folders[f"step-{number}"] = tmp_path_factory.mktemp(f"whole-{number}")
+        model.save_pretrained(folders[f"step-{number}"])
+    return folders
+
+
+@pytest.fixture(scope="module")
 def forward(model_dir, adapters):
     """What PEFT computes, by name of an adapter; without any for the base model."""
     from parrots import read
@@ -159,14 +173,13 @@ class TestAdapters:
             with _trl.open_engine(trainer, {"elder": model_dir}):
                 pass
 
+    @pytest.mark.parametrize("trainer", ["server"], indirect=True)
     def test_are_given_to_a_server_again_that_was_started_again(self, trainer, adapters, forward):
         from parrots import TOKENS, answers, check, crowd
 
         from trl_spiral import _trl
         from trl_spiral.rollout import WeightsLost
 
-        if trainer.vllm_mode != "server":
-            pytest.skip("in this process, vLLM lives as long as the trainer")
         become(trainer, adapters["step-1"])
         requests = crowd([POLICY, "step-3", BASE], sampled=(BASE,))
         with _trl.open_engine(trainer, {"step-3": adapters["step-3"], BASE: None}) as engine:
@@ -185,19 +198,6 @@ class TestAdapters:
 
 class TestWholeWeights:
     """The policy and its opponents, one after the other in one colocated engine."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def folders(cls, model_dir, tmp_path_factory):
-        from parrots import TOKENS, read, teach
-
-        folders = {}
-        for number, token in enumerate(TOKENS):
-            model = read(model_dir)
-            teach(model, token, steps=40)
-            folders[f"step-{number}"] = tmp_path_factory.mktemp(f"whole-{number}")
-            model.save_pretrained(folders[f"step-{number}"])
-        return folders
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -306,3 +306,75 @@ class TestWholeWeights:
             ):
                 with _trl.open_engine(trainer, {"elder": folder}):
                     pass
+
+
+class TestServer:
+    def test_that_takes_no_adapters_is_refused_with_the_flags_to_add(self, vllm_model_dir, tmp_path, monkeypatch):
+        from training_runs import plain_trainer
+        from trl.generation import vllm_generation
+        from vllm_in_process import trainer_with_vllm
+        from vllm_on_cpu.trainer import GlooVLLMClient
+        from vllm_server import vllm_server
+
+        from trl_spiral import _trl
+
+        clients = []
+
+        def client(*args, **kwargs):
+            clients.append(GlooVLLMClient(*args, **kwargs))
+            return clients[-1]
+
+        monkeypatch.setattr(vllm_generation, "VLLMClient", client)
+        with vllm_server(vllm_model_dir) as server:
+
+            def make():
+                settings = dict(use_vllm=True, vllm_mode="server", vllm_server_base_url=server.base_url)
+                with _trl.own_vllm_generation({}, patience=1.0, adapters=True):
+                    return plain_trainer(adapted(vllm_model_dir), tmp_path, ["Sum-v0"], **settings)
+
+            with (
+                pytest.raises(RuntimeError, match="LoRA is not enabled.*--enable-lora --max-lora-rank 8 --max-loras"),
+                trainer_with_vllm(make),
+            ):
+                raise AssertionError("a trainer was made")
+            clients[0].close_communicator()
+            clients[0].session.close()
+
+
+class TestTwoRanks:
+    """Each with games of its own, and so with questions of its own."""
+
+    @pytest.fixture
+    def launch(self, model_dir, tmp_path):
+        import json
+        from pathlib import Path
+
+        from test_two_ranks import launch
+
+        def run(folders, adapters, **options):
+            settings = dict(
+                model=model_dir,
+                folders={name: str(folder) for name, folder in folders.items() if name.startswith("step")},
+                adapters=adapters,
+                options=dict(use_vllm=True, vllm_max_model_length=1024, **options),
+            )
+            (tmp_path / "settings.json").write_text(json.dumps(settings))
+            done = launch(Path(__file__).with_name("parrots_on_ranks.py"), tmp_path / "settings.json")
+            assert done.returncode == 0, done.stderr
+            return [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
+
+        return run
+
+    def test_switch_whole_weights_each_at_its_own_time(self, launch, folders):
+        often, seldom = launch(folders, adapters=False, vllm_mode="colocate")
+
+        assert min(often) > max(seldom) >= 1
+
+    def test_ask_one_server_for_the_adapters_that_the_first_has_loaded(self, launch, model_dir, adapters):
+        from vllm_server import vllm_server
+
+        flags = dict(enable_lora=True, max_loras=len(adapters) + 1, max_lora_rank=8)
+        with vllm_server(model_dir, **flags) as server:
+            switches = launch(adapters, True, vllm_mode="server", vllm_server_base_url=server.base_url)
+
+        assert switches == [[0, 0], [0, 0]]

@@ -11,8 +11,10 @@ import importlib
 import json
 import os
 import pickle
+import random
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -117,6 +119,51 @@ class KillAt(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class RandomKiller(TrainerCallback):
+    """
+    Ends the process at a random moment of the next few steps, or in the middle of writing a checkpoint or a snapshot.
+
+    Says beside its note's path whether something was being written.
+    """
+
+    def __init__(self, seed, note, rank, world_size):
+        self._rng = random.Random(seed)
+        self._note = note
+        self._victim = rank == self._rng.randrange(world_size)
+        self._while_writing = self._rng.random() < 0.6
+        self._writes_before = self._rng.randrange(4)
+        self._longest = 0.03  # seconds that a write takes, until one was seen
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if self._victim and not self._while_writing:
+            self._kill_in(self._rng.uniform(0.0, 1.5))
+
+    def watch(self, write):
+        """The same, as a write that the process may not survive."""
+
+        def watched(*args, **kwargs):
+            self._note.write_text("writing")
+            if self._victim and self._while_writing:
+                if self._writes_before == 0:
+                    self._kill_in(self._rng.uniform(0.0, self._longest))
+                self._writes_before = max(0, self._writes_before - 1)
+            began = time.monotonic()
+            result = write(*args, **kwargs)
+            self._longest = min(self._longest, time.monotonic() - began)
+            self._note.write_text("")
+            return result
+
+        return watched
+
+    @staticmethod
+    def _kill_in(seconds):
+        def kill():
+            time.sleep(seconds)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=kill, daemon=True).start()
+
+
 class StopAt(TrainerCallback):
     """Ends a run early, as a user would."""
 
@@ -184,13 +231,19 @@ def play(run, folder):
         callbacks=[KillAt(run["kill_at"])] if run.get("kill_at") else None,
         peft_config=lora(**run["lora"]) if "lora" in run else None,
     )
+    rank = trainer.accelerator.process_index
+    if "killer" in run:
+        killer = RandomKiller(run["killer"], folder / f"note_{rank}", rank, trainer.accelerator.num_processes)
+        trainer.add_callback(killer)
+        trainer.pool.add = killer.watch(trainer.pool.add)
+        trainer._save_checkpoint = killer.watch(trainer._save_checkpoint)
     trainer.train(resume_from_checkpoint=run.get("resume"))
     result = {
         "history": history(trainer),
         "transcripts": trainer.transcripts,
         "estimator": trainer.rollout.estimator.state_dict(),
+        "pool": trainer.pool.state_dict() if trainer.pool else None,
     }
-    rank = trainer.accelerator.process_index
     (folder / f"{run['name']}_{rank}.json").write_text(json.dumps(result))
     (folder / f"{run['name']}_{rank}.pkl").write_bytes(pickle.dumps(trainer.batches))
 

@@ -66,11 +66,14 @@ def trainer_with_vllm(make: Callable[[], Any]) -> Iterator[Any]:
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             patch.setenv(name, "0")  # TRL sets them, and they must be gone afterwards
             patch.delenv(name)
-        trainer = make()
+        trainer = None
         try:
+            trainer = make()
             yield trainer
         finally:
-            if trainer.vllm_mode == "colocate":
+            if trainer is None:
+                pass
+            elif trainer.vllm_mode == "colocate":
                 trainer.vllm_generation.llm.llm_engine.engine_core.shutdown()
                 del trainer.vllm_generation.llm
                 gc.collect()

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from accelerate.utils import broadcast_object_list
+from transformers import GenerationConfig
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
@@ -257,7 +258,8 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
         folder = scratch_folder() / f"{POLICY}-{next(self._renewals)}"
         adapter = [parameter for name, parameter in self.model.named_parameters() if self.model.prefix in name]
         with self._dist.gather_params(adapter):
-            self.policy_adapter = save_adapter(self.model, folder)
+            if self.mode == "colocate" or self.accelerator.is_main_process:
+                self.policy_adapter = save_adapter(self.model, folder)
         if old is not None:
             if self.mode == "colocate":
                 # It is the last that was used, and would be the last to make room for others.
@@ -340,7 +342,8 @@ def restore_weights(trainer: GRPOTrainer, engine: Engine) -> None:
 
 def ranks_per_engine(trainer: GRPOTrainer) -> int:
     """How many ranks share one engine, all of which must ask it the same: vLLM's tensor parallelism."""
-    return trainer.vllm_tensor_parallel_size if trainer.use_vllm and trainer.vllm_mode == "colocate" else 1
+    shared = getattr(trainer, "use_vllm", False) and trainer.vllm_mode == "colocate"
+    return trainer.vllm_tensor_parallel_size if shared else 1
 
 
 def is_first_to_play(trainer: GRPOTrainer) -> bool:
@@ -491,8 +494,9 @@ def _transformers_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | No
         unwrap_model_for_generation(
             trainer.model_wrapped,
             trainer.accelerator,
-            gather_deepspeed3_params=trainer.args.ds3_gather_for_generation,
-            generation_kwargs=trainer.generation_kwargs,
+            # A trainer that does not sample names none of these.
+            gather_deepspeed3_params=getattr(trainer.args, "ds3_gather_for_generation", True),
+            generation_kwargs=getattr(trainer, "generation_kwargs", None),
             gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
         ) as model,
         trainer.accelerator.autocast(),
@@ -512,7 +516,7 @@ def _transformers_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | No
 @contextmanager
 def _engine_of_several(trainer: GRPOTrainer, model: Any, snapshots: Mapping[str, Path | None]) -> Iterator[Engine]:
     """Adapters side by side in one batch where they can be, and otherwise snapshots in turn beside the policy."""
-    continuous = trainer.use_transformers_continuous_batching
+    continuous = _batches_continuously(trainer)
     adapters = None
     if hasattr(model, "peft_config") and obstacle(model) is None:
         adapters = read_adapters(snapshots, _shelves.setdefault(trainer, {}))
@@ -538,7 +542,7 @@ def _engine_of_several(trainer: GRPOTrainer, model: Any, snapshots: Mapping[str,
 
 
 def _rows_that_fit(trainer: GRPOTrainer, model: Any, engines: int = 1) -> int:
-    tokens = engines * (trainer.max_completion_length + PROMPT_ROOM)
+    tokens = engines * (sampling_of(trainer).max_new_tokens + PROMPT_ROOM)
     return rows_that_fit(model, tokens, _most_in_flight(trainer))
 
 
@@ -547,18 +551,38 @@ def _plain_engine(
 ) -> TransformersEngine:
     return TransformersEngine(
         model,
-        trainer.generation_config,
+        _generation_config_of(trainer, model),
         trainer.state.global_step,
         adapters=adapters,
         max_rows=rows,
-        tokenizer=trainer._tokenizer,
+        tokenizer=tokenizer_of(trainer),
     )
+
+
+def _generation_config_of(trainer: Any, model: Any) -> GenerationConfig:
+    """The trainer's own or, where it does not sample, what any trainer of TRL's would sample with."""
+    if (config := getattr(trainer, "generation_config", None)) is not None:
+        return config
+    tokenizer = tokenizer_of(trainer)
+    ends = model.generation_config.eos_token_id
+    ends = [ends] if isinstance(ends, int) else list(ends or ())
+    return GenerationConfig(
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=list(dict.fromkeys([tokenizer.eos_token_id, *ends])),
+        disable_compile=True,
+    )
+
+
+def _batches_continuously(trainer: Any) -> bool:
+    """Whether the trainer generates by transformers' continuous batching."""
+    return bool(getattr(trainer, "use_transformers_continuous_batching", False))
 
 
 @contextmanager
 def _policy_engine(trainer: GRPOTrainer, model: Any, rows: int) -> Iterator[Engine]:
     """The engine of the weights in training alone."""
-    if not trainer.use_transformers_continuous_batching:
+    if not _batches_continuously(trainer):
         yield _plain_engine(trainer, model, rows)
         return
     # The one that the trainer has had from its first roll-out on: making it costs seconds.
@@ -581,6 +605,11 @@ def _policy_engine(trainer: GRPOTrainer, model: Any, rows: int) -> Iterator[Engi
 def _second_copy(trainer: GRPOTrainer, model: Any) -> FrozenCopy:
     """The one that the trainer has had since it first met an opponent."""
     if trainer not in _second_copies:
+        if getattr(trainer.args, "cast_lm_head_to_fp32", False):
+            raise ValueError(
+                "`cast_lm_head_to_fp32` ties the last layer to the model in training, and opponents that cannot share a "
+                "batch with the policy need a copy of it. Leave it off, train plain LoRA, or let vLLM generate."
+            )
         if (engine := _continuous_engines.get(trainer)) is not None:
             engine.close()  # it hangs on the model, threads and all, and nobody can copy those
         _second_copies[trainer] = FrozenCopy(model)

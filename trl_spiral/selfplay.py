@@ -196,7 +196,7 @@ class SelfPlayRollout:
         with _trl.open_engine(trainer, snapshots) as engine:
             rows = self.collect(
                 len(prompts) * sharing,
-                self._player(trainer, evaluation),
+                self.player(trainer, evaluation),
                 Router(engines, engine) if engines else engine,
                 seed=trainer.args.seed if self.seed is None else self.seed,
                 rank=group,
@@ -496,7 +496,8 @@ class SelfPlayRollout:
                             f"trainer is at {version}. Weights must be synced before every roll-out."
                         )
 
-    def _player(self, trainer: GRPOTrainer, evaluation: bool) -> PolicyPlayer:
+    def player(self, trainer: GRPOTrainer, evaluation: bool = False) -> PolicyPlayer:
+        """The trainer's policy as a player."""
         conversation = self.sample_unit == "trajectory"
         tokenizer = trainer._tokenizer
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:

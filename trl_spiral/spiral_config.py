@@ -87,6 +87,9 @@ class SpiralConfig(GRPOConfig):
             geometric `ladder`.
         pool_dtype (`str`, *optional*):
             Such as `bfloat16`, to store whole weights in half the room. By default as they are trained.
+        pool_rating_games (`int`, *optional*, defaults to `0`):
+            Games that each new snapshot plays against every other one, half of them in each seat, from the same deals: so
+            ratings rest on more than the policy's own games, and it shows where strength goes in circles. Not trained on.
         pool_repair (`bool`, *optional*, defaults to `False`):
             Whether a resumed run goes on without snapshots that are missing or damaged, instead of stopping.
         baseline_per_opponent (`bool`, *optional*, defaults to `True`):
@@ -219,6 +222,9 @@ class SpiralConfig(GRPOConfig):
     )
     pool_dtype: str | None = field(
         default=None, metadata={"help": "Such as 'bfloat16', to store whole weights in half the room."}
+    )
+    pool_rating_games: int = field(
+        default=0, metadata={"help": "Games that each new snapshot plays against every other one, for their ratings."}
     )
     pool_repair: bool = field(
         default=False,
@@ -383,7 +389,7 @@ class SpiralConfig(GRPOConfig):
     def _check_opponents(self):
         parse_opponents(self.opponents)
         get_scheme(self.matchmaking)
-        for name, least in (("pool_every", 1), ("pool_start", 0), ("pool_capacity", 1)):
+        for name, least in (("pool_every", 1), ("pool_start", 0), ("pool_capacity", 1), ("pool_rating_games", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` ({getattr(self, name)}) must be at least {least}.")
         if self.pool_eviction not in get_args(Eviction):

@@ -203,6 +203,8 @@ class SpiralTrainer(GRPOTrainer):
                     start=args.pool_start,
                     dtype=getattr(torch, args.pool_dtype) if args.pool_dtype else None,
                     base=self._meets(BASE) and peft_config is None and not hasattr(self.model, "peft_config"),
+                    rating_games=args.pool_rating_games,
+                    games=played,
                     restores=False,
                 )
             )

@@ -20,6 +20,12 @@ def evaluation_player(trainer: Trainer, temperature: float) -> PolicyPlayer:
     return PolicyPlayer(renderer_of(trainer), sampling, name="policy")
 
 
+def policy_player(trainer: Trainer) -> PolicyPlayer:
+    """The trainer's policy as a player, as it plays in training."""
+    rollout = getattr(trainer, "rollout", None)
+    return rollout.player(trainer) if rollout else PolicyPlayer(renderer_of(trainer), _trl.sampling_of(trainer))
+
+
 def renderer_of(trainer: Trainer) -> PromptRenderer:
     """Prompts as the trainer's own configuration has them, where it has any."""
     style = getattr(trainer.args, "prompt_style", "chat")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from trl_spiral.callbacks.rating_games import play_rating_games
+from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.plots import draw_win_rates
 from trl_spiral.opponents.pool import NEEDED, Kind, needed_by_checkpoints
@@ -49,11 +51,16 @@ class OpponentPoolCallback(TrainerCallback):
             In which floating-point weights are stored; by default as they are trained.
         base (`bool`, defaults to `False`):
             Whether to keep the model that training starts from too, beside the others. A LoRA run has it anyway.
+        rating_games (`int`, defaults to `0`):
+            Games that each new snapshot plays against every other one, of each game: half of them in each of two seats,
+            from the same deals.
+        games (sequence of [`~games.Game`], *optional*):
+            What is played for ratings.
         restores (`bool`, defaults to `True`):
             Whether a resumed run's pool goes back to the checkpoint; off where the trainer sees to that.
 
     Raises:
-        ValueError: If `every` or `start` is out of range.
+        ValueError: If `every` or `start` is out of range, or ratings are to come from no game.
     """
 
     def __init__(
@@ -64,12 +71,18 @@ class OpponentPoolCallback(TrainerCallback):
         start: int = 0,
         dtype: torch.dtype | None = None,
         base: bool = False,
+        rating_games: int = 0,
+        games: Sequence[Game] = (),
         restores: bool = True,
     ) -> None:
         if every < 1 or start < 0:
             raise ValueError(f"Snapshots need `every` ({every}) of at least 1 and `start` ({start}) of at least 0.")
+        if rating_games and not games:
+            raise ValueError(f"{rating_games} games for ratings need `games` to play. Name them.")
         self.trainer = trainer
         self.pool = pool
+        self.rating_games = rating_games
+        self.games = list(games)
         self.every = every
         self.start = start
         self.dtype = dtype
@@ -125,6 +138,11 @@ class OpponentPoolCallback(TrainerCallback):
 
         keep = needed_by_checkpoints(self.trainer.args.output_dir)
         self._on_rank_zero(lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE, keep=keep))
+        if self.rating_games and name in [snapshot.name for snapshot in self.pool.snapshots]:
+            pairs = -(-self.rating_games // 2)
+            seed = self.trainer.args.seed
+            played = play_rating_games(self.trainer, self.pool, name, pairs, self.games, seed)
+            self.pool.ratings.update(played, policy_moved=False)
         logger.info("%s joins the pool: %d snapshots, %.1f MB.", name, len(self.pool), self.pool.size / 1e6)
 
     def _go_back(self, output_dir: str, step: int) -> None:

@@ -30,11 +30,11 @@ class EndpointEngine(HTTPEngine):
     not help the reply is `"lost"`, which ends the game without a result. Only what waiting cannot help (a wrong key, an
     unknown model, a field that is refused) raises, and only while the endpoint has never answered anything.
 
-    A budget covers the life of the engine, in this process, and goes on with `state_dict`. It is checked before each try: tokens
-    count as the endpoint reports them, or else four bytes each; a try that brought no answer, nor an error status, as if
-    it had been answered at full length. What is under way holds the most that it may cost. So the number of requests is
-    never exceeded, and that of tokens only by what an endpoint writes beyond `max_tokens` of its request (some count hidden
-    reasoning so), or where it does not report them.
+    A budget is this engine's own (each rank has one), for its whole life, and goes on with `state_dict`. Every try takes its
+    share before it is sent: the most that it may cost until that is known. Tokens count as the endpoint reports them, or
+    else four bytes each; a try that brought neither an answer nor an error counts as if it had been answered at full
+    length. So requests never exceed their budget, and tokens only by what the endpoint did not tell, or wrote and
+    charged beyond a request's `max_tokens`.
 
     Args:
         base_url (`str`):
@@ -107,13 +107,7 @@ class EndpointEngine(HTTPEngine):
     def poll(self, timeout: float | None = 0.0) -> list[tuple[int, Reply]]:
         """What is answered already, or within `timeout` seconds. Raises like `step`."""
         replies = super().poll(timeout)
-        if self.spent and not self._told_spent:
-            self._told_spent = True
-            logger.warning(
-                "The budget of %s is spent: %s. Games against it end without a result from here on.",
-                self._model,
-                self._budget,
-            )
+        self._tell_if_spent()
         return replies
 
     def metrics(self) -> dict[str, float]:
@@ -122,6 +116,7 @@ class EndpointEngine(HTTPEngine):
         ended a game), `tokens` (of prompts too), `new_tokens`, `in_flight`, and failed tries by kind: `too_many_requests`,
         `server_errors`, `hung_up`, `timed_out`, `rubbish`, `refused`. Logs a line if any reply was lost.
         """
+        self._tell_if_spent()
         common = super().metrics()
         counts = self._counts()
         new, self._told = counts - self._told, counts
@@ -143,6 +138,15 @@ class EndpointEngine(HTTPEngine):
         """Hangs up, ends the threads, and logs what has not been logged yet."""
         super().close()
         self.metrics()
+
+    def _tell_if_spent(self) -> None:
+        if self.spent and not self._told_spent:
+            self._told_spent = True
+            logger.warning(
+                "The budget of %s is spent: %s. Games against it end without a result from here on.",
+                self._model,
+                self._budget,
+            )
 
     def _counts(self) -> Counter[str]:
         return Counter(requests=self._budget.requests, tokens=self._budget.tokens, **self._line.failures)

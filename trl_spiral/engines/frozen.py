@@ -40,6 +40,9 @@ class FrozenCopy:
         frozen = [p for p in model.parameters() if not p.requires_grad] if self._is_peft else []
         memo = {id(tensor): tensor for tensor in [*frozen, *(model.buffers() if self._is_peft else ())]}
         self.model = copy.deepcopy(model, memo).eval()
+        for module in self.model.modules():
+            # TRL's fused loss is a `forward` that remembers the model it was made for, and would compute with its weights.
+            vars(module).pop("forward", None)
         self._freeze()
         self._loaded: tuple[Any, ...] | None = None
 

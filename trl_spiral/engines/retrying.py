@@ -133,11 +133,14 @@ class RetryingTransport(Transport):
         jitter = random.Random(call.body)
         delay, answered = self._retry_delay, self.answered
         for left in range(self._max_retries, -1, -1):
+            if call.cancelled:  # and what nobody waits for shall not cost anything
+                return None
             try:
                 answer = self._try(call, connection)
             except _Spent:
                 return self._lost(f"the budget is spent: {self._budget}")
             except _Failure as error:
+                connection.close()  # there is no telling what else would come over it
                 failure = error
             else:
                 with self.lock:
@@ -175,7 +178,6 @@ class RetryingTransport(Transport):
         try:
             self.dial(call, connection)
         except OSError as error:
-            connection.close()
             raise self._failure("hung_up", error) from None
         body = json.loads(call.body)
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
@@ -199,10 +201,8 @@ class RetryingTransport(Transport):
                 used = prompt + new
                 return answer._replace(prompt_tokens=prompt, new_tokens=new)
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
             raise self._failure("timed_out" if isinstance(error, TimeoutError) else "hung_up", error) from None
         except BadAnswer as error:
-            connection.close()
             raise _Failure("rubbish", str(error)) from None
         finally:
             self._budget.settle(most, used)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
 from trl_spiral.engines.frozen import FrozenCopy
 from trl_spiral.engines.phases import PhasedEngine
 from trl_spiral.engines.transformers import TransformersEngine
 from trl_spiral.opponents.pool import OpponentPool
-from trl_spiral.prompts import PromptRenderer
 from trl_spiral.players import PolicyPlayer
+from trl_spiral.prompts import PromptRenderer
 from trl_spiral.types import Sampling
 
 

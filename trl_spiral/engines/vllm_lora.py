@@ -174,7 +174,7 @@ def load_into_server(session: Any, base_url: str, folders: Mapping[str, Path]) -
             raise RuntimeError(
                 f"The server at {base_url} does not take the adapter in {folder} (HTTP {answer.status_code}: "
                 f"{answer.text[:300]}). Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora "
-                f"--max-loras {len(names) + 1} --max-lora-rank {largest_rank(rank)}`, and let it read that folder: "
-                "`TMPDIR` says where the policy's own is."
+                f"--max-lora-rank {largest_rank(rank)} --max-loras` as many as there may be opponents and two more, and let "
+                "it read that folder: `TMPDIR` says where the policy's own is."
             )
     return names

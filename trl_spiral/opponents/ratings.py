@@ -167,7 +167,7 @@ class Ratings:
         # By the two names in alphabetical order.
         self._tallies: dict[tuple[str, str], _Tally] = {}
 
-    def update(self, played: Sequence[Played]) -> None:
+    def update(self, played: Sequence[Played], policy_moved: bool = True) -> None:
         """
         Learns from one batch, of which every rank must be given all games.
 
@@ -175,13 +175,15 @@ class Ratings:
             played (`Sequence[Played]`):
                 The batch, in any order: games are counted in the order of their counters, and as given where these are
                 equal.
+            policy_moved (`bool`, defaults to `True`):
+                Whether the policy has been trained since the last batch. Off for games among others.
         """
-        if POLICY in self._ratings:
+        if policy_moved and POLICY in self._ratings:
             mu, sigma = self._ratings[POLICY]
             # Nobody is known less well than a newcomer, however long they have not played.
             self._ratings[POLICY] = mu, min(math.hypot(sigma, self.drift), SPREAD)
         for pair, tally in self._tallies.items():
-            if POLICY in pair:
+            if policy_moved and POLICY in pair:
                 tally.score *= self.decay
                 tally.weight *= self.decay
         for game in sorted(played, key=lambda game: game.counter):

@@ -1,0 +1,134 @@
+"""
+A LoRA run with a pool that is killed over and over, at random moments, is the run that was never killed.
+
+`TRL_SPIRAL_KILLS` sets how often each run is killed; the default keeps the tests short.
+"""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import training_runs
+from test_two_ranks import launch
+
+from trl_spiral import OpponentPool
+from trl_spiral.state import why_incomplete
+
+
+SCRIPT = Path(__file__).with_name("training_runs.py")
+KILLS = int(os.environ.get("TRL_SPIRAL_KILLS", "6"))
+
+RUN = dict(
+    per_device_train_batch_size=16,
+    max_steps=12 + 3 * KILLS,
+    logging_steps=2,
+    save_strategy="steps",
+    save_steps=3,
+    save_total_limit=3,
+    opponents="self:0.4,pool:0.4,random:0.2",
+    matchmaking="pfsp-var",
+    pool_every=2,
+    pool_capacity=3,
+    pool_eviction="ladder",
+    max_draw_retries=1,
+)
+
+
+def run_of(model_dir, out, **changes):
+    return dict(
+        name="result",
+        model=model_dir,
+        games=["TicTacToe-v0", "Sum-v0"],
+        config={"output_dir": str(out), **RUN},
+        lora={},
+        **changes,
+    )
+
+
+def in_a_fork(run, folder):
+    """Plays a run in a child. Returns whether it was killed, and what it logged."""
+    log = folder / "log"
+    log.write_text("")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            logging.getLogger("trl_spiral").addHandler(logging.FileHandler(log))
+            training_runs.play(run, folder)
+        except BaseException as error:  # noqa: BLE001
+            os.write(2, repr(error).encode())
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    assert not os.WIFSIGNALED(status) or os.WTERMSIG(status) == signal.SIGKILL
+    return os.WIFSIGNALED(status), log.read_text()
+
+
+def on_two_ranks(run, folder):
+    """The same, on two ranks of one launch."""
+    (folder / "runs.json").write_text(json.dumps([run]))
+    done = launch(SCRIPT, folder / "runs.json")
+    killed = "SIGKILL" in done.stderr
+    assert killed or done.returncode == 0, done.stderr[-3000:]
+    return killed, done.stderr
+
+
+def files(out):
+    """Every file of a run, but for checkpoints' random suffixes, of which there are none."""
+    return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+
+
+def results(folder, ranks):
+    return [json.loads((folder / f"result_{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("play", "ranks"), [(in_a_fork, 1), (on_two_ranks, 2)], ids=["one rank", "two ranks"])
+class TestKilledOverAndOver:
+    def test_equals_the_run_that_was_never_killed(self, play, ranks, model_dir, tmp_path):
+        (tmp_path / "whole").mkdir()
+        (tmp_path / "killed").mkdir()
+        killed, _ = play(run_of(model_dir, tmp_path / "whole" / "out"), tmp_path / "whole")
+        assert not killed
+        out = tmp_path / "killed" / "out"
+        kills = while_writing = skipped = attempt = 0
+        while kills < KILLS:
+            unfinished = [path.name for path in out.glob("checkpoint-*") if why_incomplete(path)]
+            resume = any(not why_incomplete(path) for path in out.glob("checkpoint-*"))
+            run = run_of(model_dir, out, killer=attempt, **({"resume": True} if resume else {}))
+            killed, log = play(run, tmp_path / "killed")
+            attempt += 1
+            assert killed, f"attempt {attempt} came to the end"
+            kills += 1
+            notes = [(tmp_path / "killed" / f"note_{rank}") for rank in range(ranks)]
+            while_writing += any(note.exists() and note.read_text() == "writing" for note in notes)
+            # The newest complete checkpoint stands: whatever is newer and was cut off is skipped, each with a sentence.
+            newest = max((step(path.name) for path in out.glob("checkpoint-*") if not why_incomplete(path)), default=0)
+            for name in unfinished if resume else ():
+                if step(name) > newest:
+                    assert f"Skipping {name}, which was not written to the end" in log
+            skipped += log.count("which was not written to the end") // ranks
+            if (out / "opponents").exists():
+                assert OpponentPool(out / "opponents").problems() == []
+            if not resume and not any(not why_incomplete(path) for path in out.glob("checkpoint-*")):
+                # Nothing to go on from: a user starts again, in an empty folder.
+                subprocess.run(["rm", "-rf", str(out)], check=True)
+        killed, _ = play(run_of(model_dir, out, resume=True), tmp_path / "killed")
+
+        assert not killed
+        assert results(tmp_path / "killed", ranks)[0]["history"] == results(tmp_path / "whole", ranks)[0]["history"]
+        assert [one["pool"] for one in results(tmp_path / "killed", ranks)] == [
+            one["pool"] for one in results(tmp_path / "whole", ranks)
+        ]
+        assert files(out) == files(tmp_path / "whole" / "out")
+        assert while_writing >= KILLS // 4
+        print(f"{ranks} rank(s): {kills} kills, {while_writing} of them while writing, {skipped} checkpoints skipped")
+
+
+def step(name):
+    return int(name.rsplit("-", 1)[1])

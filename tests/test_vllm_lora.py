@@ -1,0 +1,189 @@
+"""Adapters as vLLM takes them: which it can serve, and the files it reads. None of this needs vLLM itself."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+from training_runs import config, lora
+
+from trl_spiral import _trl
+from trl_spiral.checks import check_vllm, colocate_kwargs
+from trl_spiral.engines.vllm_lora import (
+    adapter_of_zeros,
+    check_adapter,
+    check_lora_config,
+    fingerprint,
+    is_adapter,
+    largest_rank,
+    save_adapter,
+)
+
+
+@pytest.fixture(scope="module")
+def make(model_dir):
+    """Makes the tiny model with an adapter that changes what it says."""
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    def make(**changes):
+        base = AutoModelForCausalLM.from_pretrained(model_dir)
+        return get_peft_model(base, lora(init_lora_weights=False, **changes)).eval()
+
+    return make
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        "changes",
+        [{}, {"use_rslora": True}, {"init_lora_weights": "gaussian"}, {"r": 512}, {"target_modules": ["q_proj"]}],
+        ids=str,
+    )
+    def test_takes_plain_lora(self, changes):
+        check_lora_config(lora(**changes))
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"use_dora": True},
+            {"modules_to_save": ["lm_head"]},
+            {"bias": "all"},
+            {"rank_pattern": {"q_proj": 4}},
+            {"alpha_pattern": {"q_proj": 4}},
+            {"trainable_token_indices": [1, 2]},
+            {"init_lora_weights": "pissa"},
+            {"r": 513},
+        ],
+        ids=str,
+    )
+    def test_refuses_what_vllm_cannot_serve_or_would_serve_wrongly(self, changes):
+        (name,) = changes
+        with pytest.raises(
+            ValueError, match=rf"adapter in training beside others \(.*{name if name != 'r' else 'rank'}"
+        ):
+            check_lora_config(lora(**changes))
+
+    def test_refuses_what_is_no_lora(self):
+        from peft import LoHaConfig
+
+        with pytest.raises(ValueError, match="it is no LoRA"):
+            check_lora_config(LoHaConfig(target_modules=["q_proj"]))
+
+    def test_reads_the_configuration_of_a_folder(self, make, tmp_path):
+        make().save_pretrained(tmp_path / "plain")
+        make(use_dora=True).save_pretrained(tmp_path / "dora")
+
+        check_adapter(tmp_path / "plain")
+        with pytest.raises(ValueError, match="adapter in .*dora beside others"):
+            check_adapter(tmp_path / "dora")
+
+    def test_tells_adapters_from_whole_weights(self, make, model_dir, tmp_path):
+        make().save_pretrained(tmp_path)
+
+        assert is_adapter(tmp_path)
+        assert not is_adapter(model_dir)
+
+
+class TestGeneration:
+    """What TRL's vLLM generation is asked before it starts an engine for adapters."""
+
+    @pytest.fixture
+    def generation(self, make):
+        dist = SimpleNamespace(is_fsdp=False)
+        return SimpleNamespace(model=make(), _dist=dist, enable_sleep_mode=False)
+
+    def test_is_refused_where_weights_are_thrown_away_or_sharded(self, generation):
+        check = _trl.SpiralVLLMGeneration._check_adapters
+        check(generation)
+        generation.enable_sleep_mode = True
+        with pytest.raises(ValueError, match="`vllm_enable_sleep_mode` throws away the weights"):
+            check(generation)
+        generation._dist.is_fsdp = True
+        with pytest.raises(ValueError, match="FSDP shards the adapter in training"):
+            check(generation)
+
+
+class TestFiles:
+    def test_of_a_live_adapter_are_what_peft_reads(self, make, model_dir, tmp_path):
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        live = make()
+        folder = save_adapter(live, tmp_path / "policy-0")
+        again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir), folder).eval()
+        ids = torch.arange(3, 40)[None]
+
+        assert torch.equal(live(ids).logits, again(ids).logits)
+        assert os.listdir(tmp_path) == ["policy-0"]
+
+    @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+    def test_are_refused_where_embeddings_are_tuned(self, make, tmp_path):
+        with pytest.raises(ValueError, match="lora_embedding_A` beside others. Train linear layers alone"):
+            save_adapter(make(target_modules=["q_proj", "embed_tokens"]), tmp_path / "policy-0")
+
+    def test_of_zeros_change_nothing_and_are_made_once_for_each_shape(self, make, model_dir, tmp_path):
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        first = save_adapter(make(), tmp_path / "first")
+        zeros = adapter_of_zeros(first)
+        base = AutoModelForCausalLM.from_pretrained(model_dir).eval()
+        ids = torch.arange(3, 40)[None]
+        logits = base(ids).logits
+
+        assert torch.equal(PeftModel.from_pretrained(base, zeros).eval()(ids).logits, logits)
+        assert adapter_of_zeros(first) == zeros
+        assert adapter_of_zeros(save_adapter(make(r=4), tmp_path / "narrow")) != zeros
+
+    def test_that_are_written_again_are_others(self, make, tmp_path):
+        folder = save_adapter(make(), tmp_path / "policy-0")
+        before = fingerprint(folder)
+        assert fingerprint(folder) == before
+        weights = folder / "adapter_model.safetensors"
+        os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
+
+        assert fingerprint(folder) != before
+
+
+class TestBeforeTraining:
+    """What a trainer is told before it loads anything."""
+
+    def test_a_colocated_engine_gets_room_for_all_adapters(self, tmp_path):
+        args = config(tmp_path, use_vllm=True, vllm_mode="colocate")
+        kwargs = colocate_kwargs("nobody/nothing", args, adapters=8, peft_config=lora(r=20))
+
+        # The opponents, the policy, and one of zeros.
+        assert (kwargs["enable_lora"], kwargs["max_loras"], kwargs["max_lora_rank"]) == (True, 10, 32)
+        assert "enable_lora" not in colocate_kwargs("nobody/nothing", args, peft_config=lora())
+
+    @pytest.mark.parametrize(("rank", "largest"), [(1, 1), (2, 8), (8, 8), (9, 16), (512, 512)])
+    def test_ranks_are_those_that_vllm_knows(self, rank, largest):
+        assert largest_rank(rank) == largest
+
+    @pytest.fixture
+    def check(self, tmp_path, monkeypatch):
+        """`check_vllm` where there seems to be one."""
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+
+        def check(mode, **kwargs):
+            check_vllm(config(tmp_path, use_vllm=True, vllm_mode=mode), "nobody/nothing", **kwargs)
+
+        return check
+
+    def test_snapshots_of_whole_weights_behind_a_server_are_refused(self, check):
+        check("server")
+        check("server", peft_config=lora(), has_snapshots=True)
+        check("colocate", has_snapshots=True)
+        with pytest.raises(ValueError, match="A vLLM server holds one set of whole weights"):
+            check("server", has_snapshots=True)
+
+    def test_an_adapter_that_cannot_be_served_is_refused(self, check):
+        check("colocate", peft_config=lora(use_dora=True))
+        with pytest.raises(ValueError, match="vLLM cannot serve the adapter in training beside others"):
+            check("colocate", peft_config=lora(use_dora=True), has_snapshots=True)
+
+    def test_the_configuration_of_a_model_that_has_an_adapter_counts(self, check, make, tmp_path):
+        args = config(tmp_path, use_vllm=True, vllm_mode="colocate")
+
+        assert colocate_kwargs(make(r=64), args, adapters=0)["max_lora_rank"] == 64
