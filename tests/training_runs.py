@@ -123,7 +123,7 @@ class RandomKiller(TrainerCallback):
     """
     Ends the process at a random moment of the next few steps, or in the middle of writing a checkpoint or a snapshot.
 
-    Says beside its note's path whether something was being written.
+    Its note says what is being written.
     """
 
     def __init__(self, seed, note, rank, world_size):
@@ -132,24 +132,21 @@ class RandomKiller(TrainerCallback):
         self._victim = rank == self._rng.randrange(world_size)
         self._while_writing = self._rng.random() < 0.6
         self._writes_before = self._rng.randrange(4)
-        self._longest = 0.03  # seconds that a write takes, until one was seen
 
     def on_train_begin(self, args, state, control, **kwargs):
         if self._victim and not self._while_writing:
             self._kill_in(self._rng.uniform(0.0, 1.5))
 
-    def watch(self, write):
-        """The same, as a write that the process may not survive."""
+    def watch(self, write, seconds):
+        """The same, as a write that takes about so long, and that the process may not survive."""
 
         def watched(*args, **kwargs):
-            self._note.write_text("writing")
+            self._note.write_text(write.__name__)
             if self._victim and self._while_writing:
                 if self._writes_before == 0:
-                    self._kill_in(self._rng.uniform(0.0, self._longest))
+                    self._kill_in(self._rng.uniform(0.0, seconds))
                 self._writes_before = max(0, self._writes_before - 1)
-            began = time.monotonic()
             result = write(*args, **kwargs)
-            self._longest = min(self._longest, time.monotonic() - began)
             self._note.write_text("")
             return result
 
@@ -235,8 +232,8 @@ def play(run, folder):
     if "killer" in run:
         killer = RandomKiller(run["killer"], folder / f"note_{rank}", rank, trainer.accelerator.num_processes)
         trainer.add_callback(killer)
-        trainer.pool.add = killer.watch(trainer.pool.add)
-        trainer._save_checkpoint = killer.watch(trainer._save_checkpoint)
+        trainer.pool.add = killer.watch(trainer.pool.add, 0.03)
+        trainer._save_checkpoint = killer.watch(trainer._save_checkpoint, 0.1)
     trainer.train(resume_from_checkpoint=run.get("resume"))
     result = {
         "history": history(trainer),

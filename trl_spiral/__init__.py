@@ -21,6 +21,7 @@ _EXPORTS = {
     "Forfeit": "rollout",
     "Game": "games",
     "GroupMean": "advantages",
+    "HumanPlayer": "players",
     "Match": "games",
     "Observation": "types",
     "OpponentPool": "opponents",

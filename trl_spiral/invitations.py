@@ -48,6 +48,11 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
         if name in (SELF, POOL, BASE):
             continue
         if endpoint := _ENDPOINT.fullmatch(name):
+            if args.use_vllm and args.vllm_mode == "colocate" and args.vllm_tensor_parallel_size > 1:
+                raise ValueError(
+                    f"{name} cannot be an opponent where ranks share an engine (`vllm_tensor_parallel_size` of "
+                    f"{args.vllm_tensor_parallel_size}): each would ask it for itself and be answered differently. Use 1."
+                )
             players[name] = EndpointPlayer(name, _sampling(args))
             engines[name] = EndpointEngine(
                 endpoint[1],

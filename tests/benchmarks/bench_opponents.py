@@ -41,7 +41,7 @@ class Seated(Talker):
 
     def __init__(self, policy: str, median: float, cap: int) -> None:
         super().__init__(median, cap, grow=False)
-        self.policy = policy
+        self.name = self.policy = policy
 
     def ask(self, observation: Observation) -> Request:
         return replace(super().ask(observation), policy=self.policy)
@@ -63,8 +63,7 @@ def speeds(number: int, against: list[str], args: argparse.Namespace, open_engin
     engine = open_engine()
     trained = 0
     for episode in play(games(number, against, args.median, args.cap), engine, args.in_flight):
-        names = [trajectory.turns[0].policy for trajectory in episode.trajectories]
-        trained += TURNS // 2 * names.count(POLICY)
+        trained += TURNS // 2 * episode.players.count(POLICY)
     seconds = time.perf_counter() - started
     return {"turns": number * TURNS / seconds, "trained": trained / seconds, **engine.metrics()}
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.rating_games import play_rating_games
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool
@@ -58,9 +60,12 @@ class OpponentPoolCallback(TrainerCallback):
             What is played for ratings.
         restores (`bool`, defaults to `True`):
             Whether a resumed run's pool goes back to the checkpoint; off where the trainer sees to that.
+        repair (`bool`, defaults to `False`):
+            Whether it then goes on without snapshots that are missing or damaged.
 
     Raises:
-        ValueError: If `every` or `start` is out of range, or ratings are to come from no game.
+        ValueError: If `every` or `start` is out of range, or ratings are to come from no game. When training begins, if the
+            pool holds snapshots of another run, or lacks some that the checkpoint needs.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class OpponentPoolCallback(TrainerCallback):
         rating_games: int = 0,
         games: Sequence[Game] = (),
         restores: bool = True,
+        repair: bool = False,
     ) -> None:
         if every < 1 or start < 0:
             raise ValueError(f"Snapshots need `every` ({every}) of at least 1 and `start` ({start}) of at least 0.")
@@ -88,22 +94,26 @@ class OpponentPoolCallback(TrainerCallback):
         self.dtype = dtype
         self.base = base
         self.restores = restores
+        self.repair = repair
 
     # ---- events ----
     def on_train_begin(self, args, state, control, **kwargs):
         if state.global_step and self.restores:
             self._on_rank_zero(lambda: self._go_back(args.output_dir, state.global_step))
+        elif self.restores and any(snapshot.step > 0 for snapshot in self.pool.snapshots):
+            raise ValueError(
+                f"{self.pool.folder} holds snapshots of another run. Resume that one with `resume_from_checkpoint`, or "
+                "choose another folder for the pool."
+            )
         if self.base and not state.global_step and BASE not in self.pool:
             self._take(0, BASE)
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step >= self.start and (state.global_step - self.start) % self.every == 0:
-            snapshot = f"step-{state.global_step}"
-            self._take(state.global_step, snapshot)
+            self._take(state.global_step, f"step-{state.global_step}")
             if state.is_world_process_zero and self.restores:
-                # `GRPOTrainer.log` would also flush its own metrics, in the middle of their window.
                 numbers = {"pool/size": float(len(self.pool)), "pool/bytes": float(self.pool.size)}
-                Trainer.log(self.trainer, numbers)
+                log_beside(self.trainer, numbers)
 
     def on_save(self, args, state, control, **kwargs):
         if not state.is_world_process_zero:
@@ -112,12 +122,12 @@ class OpponentPoolCallback(TrainerCallback):
         if self.restores and checkpoint.is_dir():
             write_needed(self.pool, checkpoint)
         self.pool.save()
-        self._draw(args)
+        self._draw(args, state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
         if state.is_world_process_zero and len(self.pool):
             self.pool.save()
-            self._draw(args)
+            self._draw(args, state.global_step)
 
     # ---- snapshots ----
     def _take(self, step: int, name: str) -> None:
@@ -129,12 +139,10 @@ class OpponentPoolCallback(TrainerCallback):
 
         def write(folder: Path) -> None:
             state_dict = model.state_dict() if weights is None else weights
-            if self.dtype is not None:
-                state_dict = {
-                    key: value.to(self.dtype) if value.is_floating_point() else value
-                    for key, value in state_dict.items()
-                }
-            model.save_pretrained(folder, state_dict=state_dict)
+            if kind == "adapter":
+                save_adapter(model, folder, state_dict, self.dtype)
+            else:
+                model.save_pretrained(folder, state_dict=cast(state_dict, self.dtype))
 
         keep = needed_by_checkpoints(self.trainer.args.output_dir)
         self._on_rank_zero(lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE, keep=keep))
@@ -154,14 +162,14 @@ class OpponentPoolCallback(TrainerCallback):
             logger.warning("%s is missing: the pool goes on with the snapshots up to step %d.", needed, step)
             state = self.pool.state_dict()
             state["snapshots"] = [entry for entry in state["snapshots"] if entry["step"] <= step]
-        self.pool.restore(state, needed_by_checkpoints(output_dir))
+        self.pool.restore(state, needed_by_checkpoints(output_dir), self.repair)
 
     def _on_rank_zero(self, work: Callable[[], object]) -> None:
         """Lets rank 0 change the pool, and all others hold what it then holds; if that fails, all ranks raise."""
         change_together(self.pool, work, self.trainer.accelerator.is_main_process)
 
     # ---- pictures ----
-    def _draw(self, args) -> None:
+    def _draw(self, args, step: int) -> None:
         names = [POLICY, *(name for name in self.pool.ratings.names if name != POLICY)]
         if len(names) < 2 or find_spec("matplotlib") is None:
             return
@@ -172,7 +180,39 @@ class OpponentPoolCallback(TrainerCallback):
             import wandb
 
             if wandb.run is not None:
-                wandb.log({"pool/win_rates": wandb.Image(str(picture))}, commit=False)
+                # With the step as transformers' own callback names it, which is the axis of every curve.
+                wandb.log({"pool/win_rates": wandb.Image(str(picture)), "train/global_step": step})
+
+
+def cast(state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> dict[str, Any]:
+    """The floating-point weights in another type, if one is given; tied ones stay one, so that they are stored once."""
+    if dtype is None:
+        return dict(state_dict)
+    done: dict[tuple[Any, ...], torch.Tensor] = {}
+    result = {}
+    for name, value in state_dict.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            place = value.data_ptr(), value.shape, value.stride()
+            if place not in done:
+                done[place] = value.to(dtype)
+            value = done[place]
+        result[name] = value
+    return result
+
+
+def save_adapter(model: Any, folder: Path, state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> None:
+    """
+    Writes the adapter in training as `save_pretrained` does, into the folder itself whatever the adapter's name, and
+    without others that hang on the model, such as the reference that TRL keeps of an adapter that it was given.
+    """
+    name = model.active_adapter
+    # Not the base weights, which are not written and may be many.
+    adapter = {key: value for key, value in state_dict.items() if f".{name}." in f"{key}."}
+    model.save_pretrained(folder, state_dict={**state_dict, **cast(adapter, dtype)}, selected_adapters=[name])
+    if name != "default":
+        for path in (folder / name).iterdir():
+            path.rename(folder / path.name)
+        (folder / name).rmdir()
 
 
 def change_together(pool: OpponentPool, work: Callable[[], object], is_main_process: bool) -> None:

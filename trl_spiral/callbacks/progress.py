@@ -12,7 +12,9 @@ class SelfPlayProgressCallback(ProgressCallback):
         ("loss", "loss", "{:.3f}"),
         ("selfplay/draw_rate", "draws", "{:.0%}"),
         ("selfplay/illegal_rate", "illegal", "{:.1%}"),
+        ("selfplay/truncated_rate", "cut off", "{:.1%}"),
         ("selfplay/entropy", "entropy", "{:.2f}"),
+        ("pool/rating/policy", "rating", "{:.0f}"),
         ("tictactoe/random/non_loss", "unbeaten by random", "{:.1%}"),
         ("tictactoe/minimax/non_loss", "unbeaten by minimax", "{:.1%}"),
     )

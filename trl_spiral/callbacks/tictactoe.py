@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
-from trl_spiral.callbacks.policy import evaluation_player, renderer_of
+from trl_spiral.callbacks.log import log_beside
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player, renderer_of
 from trl_spiral.engines.scoring import reply_logprobs
 from trl_spiral.evaluation.exact import RIVALS, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
@@ -39,6 +40,11 @@ class TicTacToeCallback(TrainerCallback):
             Games per rival and seat. `None` grades exactly.
         seed (`int`, defaults to `0`):
             Seed of the games.
+        prompt_style (`str`, *optional*):
+            See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+
+    Raises:
+        ValueError: When training begins, if the trainer's model cannot be graded.
     """
 
     def __init__(
@@ -48,12 +54,14 @@ class TicTacToeCallback(TrainerCallback):
         every: int | None = None,
         games: int | None = None,
         seed: int = 0,
+        prompt_style: str | None = None,
     ) -> None:
         self.trainer = trainer
         self.temperatures = tuple(temperatures)
         self.every = every
         self.games = games
         self.seed = seed
+        self.prompt_style = prompt_style
 
     @property
     def curve(self) -> list[dict[str, float]]:
@@ -61,6 +69,7 @@ class TicTacToeCallback(TrainerCallback):
         return [entry for entry in self.trainer.state.log_history if f"{_PREFIX}/random/non_loss" in entry]
 
     def on_train_begin(self, args, state, control, **kwargs):
+        check_can_play(self.trainer, self.prompt_style, alone=self.games is None)
         if not self.curve:
             self._grade(state)
 
@@ -100,8 +109,7 @@ class TicTacToeCallback(TrainerCallback):
         numbers: dict[str, float] = {}
         for prefix, report in zip(("", "train_temperature/"), reports, strict=False):
             numbers |= {f"{prefix}{name}": value for name, value in report.items()}
-        # `GRPOTrainer.log` would also flush its own metrics, in the middle of their window.
-        Trainer.log(self.trainer, {f"{_PREFIX}/{name}": value for name, value in numbers.items()})
+        log_beside(self.trainer, {f"{_PREFIX}/{name}": value for name, value in numbers.items()})
 
     def _exact(self) -> list[dict[str, float]]:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
@@ -109,7 +117,7 @@ class TicTacToeCallback(TrainerCallback):
         def score(prompts, replies):
             return reply_logprobs(model, prompts, replies, self.temperatures, floor=_NEGLIGIBLE).T.tolist()
 
-        return [report.metrics() for report in grade_tictactoe(renderer_of(self.trainer), score)]
+        return [report.metrics() for report in grade_tictactoe(renderer_of(self.trainer, self.prompt_style), score)]
 
     def _play(self, temperature: float) -> dict[str, float]:
         game = get_game("TicTacToe-v0")
@@ -117,7 +125,7 @@ class TicTacToeCallback(TrainerCallback):
         with _trl.open_engine(self.trainer) as engine:
             if not _trl.is_first_to_play(self.trainer):
                 return numbers
-            player = evaluation_player(self.trainer, temperature)
+            player = evaluation_player(self.trainer, temperature, self.prompt_style)
             for name, rival in (("random", RandomPlayer()), ("minimax", MinimaxPlayer(game.name))):
                 seats = []
                 for seat in (0, 1):

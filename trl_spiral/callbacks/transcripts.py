@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
-from trl_spiral.callbacks.policy import evaluation_player
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import write_transcripts
 from trl_spiral.games import get_game
@@ -33,18 +33,32 @@ class TranscriptCallback(TrainerCallback):
             How many games.
         temperature (`float`, defaults to `0.25`):
             At which the policy plays.
+        prompt_style (`str`, *optional*):
+            See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+
+    Raises:
+        ValueError: When training begins, if the trainer's model cannot play.
     """
 
     def __init__(
-        self, trainer: Trainer, game: str = "TicTacToe-v0", games: int = 10, temperature: float = 0.25
+        self,
+        trainer: Trainer,
+        game: str = "TicTacToe-v0",
+        games: int = 10,
+        temperature: float = 0.25,
+        prompt_style: str | None = None,
     ) -> None:
         self.trainer = trainer
         self.game = get_game(game)
         self.games = games
         self.temperature = temperature
+        self.prompt_style = prompt_style
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        check_can_play(self.trainer, self.prompt_style)
 
     def on_train_end(self, args, state, control, **kwargs):
-        policy, guest = evaluation_player(self.trainer, self.temperature), RandomPlayer()
+        policy, guest = evaluation_player(self.trainer, self.temperature, self.prompt_style), RandomPlayer()
         seats = self.game.traits.seats
         share = self.games // (seats + 1)
         episodes: list[Episode] = []

@@ -168,11 +168,11 @@ class Transport:
 
     def cancel(self, tickets: Sequence[int]) -> None:
         """Forgets requests and hangs up, which tells the server to stop."""
-        for ticket in tickets:
-            if (call := self._calls.pop(ticket, None)) is None:
-                continue
-            with self.lock:
+        calls = [call for ticket in tickets if (call := self._calls.pop(ticket, None)) is not None]
+        with self.lock:
+            for call in calls:  # all of them first, or those that wait would go out in place of those that are hung up
                 call.cancelled = True
+            for call in calls:
                 if call.connection is not None and call.connection.sock is not None:
                     with suppress(OSError):  # it hung up first
                         # Below TLS, whose own farewell would get in the way of the thread that is reading.

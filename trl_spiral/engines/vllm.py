@@ -190,14 +190,17 @@ def _structured_outputs(**kwargs: Any) -> Any:
 
 def _lora_requests(adapters: Mapping[str, str | Path | None]) -> dict[str, LoRARequest | None]:
     """Adapters as vLLM takes them, by policy name."""
+    folders = [folder for folder in adapters.values() if folder is not None]
+    none = lora_request("zeros", adapter_of_zeros(folders[0])) if folders and _is_on_cpu() else None
+    return {name: none if folder is None else lora_request(name, folder) for name, folder in adapters.items()}
+
+
+def _is_on_cpu() -> bool:
+    """Whether rows without an adapter need one of zeros: vLLM 0.31 gives them that of the last slot, once all are taken."""
     from vllm.platforms import current_platform
 
-    folders = [folder for folder in adapters.values() if folder is not None]
-    none = None
-    if folders and current_platform.is_cpu():
-        # The CPU kernel of vLLM 0.31 gives rows without an adapter that of the last slot, once all slots are taken.
-        none = lora_request("zeros", adapter_of_zeros(folders[0]))
-    return {name: none if folder is None else lora_request(name, folder) for name, folder in adapters.items()}
+    on_cpu: bool = current_platform.is_cpu()
+    return on_cpu
 
 
 def lora_request(policy: str, folder: str | Path) -> LoRARequest:

@@ -71,6 +71,8 @@ class KuhnMatch(Match):
 
     def __init__(self, game: KuhnPoker, seed: int) -> None:
         self.game = game
+        self.cards: tuple[int, int]
+        self._seat: int
         self._chance = random.Random(seed)
         self._round = -1
         self._chips = [0, 0]

@@ -103,6 +103,7 @@ class Opponents:
         self._scheme = get_scheme(matchmaking) if isinstance(matchmaking, str) else matchmaking
         self._chances: dict[str, float] = {POLICY: 1.0}
         self._met: Counter[str] = Counter()
+        self._spent: set[str] = set()
         for name in self.shares:
             if name not in (SELF, POOL, BASE) and name not in self.players:
                 raise ValueError(
@@ -113,12 +114,16 @@ class Opponents:
 
     def prepare(self) -> dict[str, Path | None]:
         """
-        Settles how likely each earlier self is, until it is called again. To be called before games are started.
+        Settles who may be met and how likely each earlier self is, until it is called again. To be called before games
+        are started.
 
         Returns:
             `dict[str, Path | None]`: Folders of the weights that may be asked for, by policy name; `None` for the base
             model of a LoRA run.
         """
+        self._spent = {
+            name for name, engine in self.engines.items() if isinstance(engine, LimitedEngine) and engine.spent
+        }
         needed: dict[str, Path | None] = {}
         if POOL in self.shares and self.pool is not None:
             candidates = self.candidates()
@@ -150,7 +155,7 @@ class Opponents:
 
     def __call__(self, policy: Player, seats: int, seed: int) -> Sequence[Player]:
         rng = random.Random(seed)
-        shares = {name: share for name, share in self.shares.items() if not self._is_spent(name)}
+        shares = {name: share for name, share in self.shares.items() if name not in self._spent}
         name = rng.choices(list(shares), list(shares.values()))[0] if shares else SELF
         place = rng.randrange(seats)
         return tuple(policy if seat == place else self._opponent(name, policy, rng) for seat in range(seats))
@@ -168,10 +173,6 @@ class Opponents:
                 "`PolicyPlayer` has."
             )
         return policy.playing_as(name)
-
-    def _is_spent(self, name: str) -> bool:
-        engine = self.engines.get(name)
-        return isinstance(engine, LimitedEngine) and engine.spent
 
     def kind(self, name: str) -> str:
         """What sort of opponent a player's name belongs to: `"pool"` for every earlier self, else the name itself."""
