@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from test_resume import forked
-from training_runs import KillAt, history, lora
+from training_runs import KillAt, StopAt, history, lora
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
@@ -68,7 +68,9 @@ def make(model_dir, seen):
         settings = {"output_dir": str(folder), **SETTINGS, **changes}
         peft_config = lora() if adapter else None
         if kind == "sft":
-            return SFTTrainer(model, SFTConfig(**settings), train_dataset=Dataset.from_list(answered), peft_config=peft_config)
+            return SFTTrainer(
+                model, SFTConfig(**settings), train_dataset=Dataset.from_list(answered), peft_config=peft_config
+            )
         settings = {"max_completion_length": 8, "num_generations": 8, "scale_rewards": "none", **settings}
         if kind == "grpo":
             data = {"reward_funcs": any_reward, "train_dataset": Dataset.from_list(asked)}
@@ -136,7 +138,10 @@ class TestOpponentPoolCallback:
         _, _, trainer, pool = finished
         folder = pool.folder.parent
         listed = {
-            step: [entry["name"] for entry in json.loads((folder / f"checkpoint-{step}" / NEEDED).read_text())["snapshots"]]
+            step: [
+                entry["name"]
+                for entry in json.loads((folder / f"checkpoint-{step}" / NEEDED).read_text())["snapshots"]
+            ]
             for step in (3, 6)
         }
 
@@ -209,28 +214,31 @@ class TestOpponentPoolCallback:
         assert not any(path.is_dir() for path in tmp_path.iterdir())
         found = PeftModel.from_pretrained(base, tmp_path)(ids).logits
         assert torch.allclose(found, model(ids).logits, atol=0.1)  # bfloat16 has eight bits
-        assert not torch.allclose(found, base.get_base_model()(ids).logits if hasattr(base, "get_base_model") else 0 * found)
+        with model.disable_adapter():
+            assert not torch.allclose(found, model(ids).logits, atol=0.1)
+
+
+@pytest.fixture(scope="module")
+def until_five(make, tmp_path_factory):
+    """A run that stopped two steps after its only checkpoint."""
+    folder = tmp_path_factory.mktemp("until_five")
+    trainer = make("sft", folder, **SAVING)
+    with_pool(trainer)
+    trainer.add_callback(StopAt(5))
+    trainer.train()
+    return folder
 
 
 class TestPoolThatIsNotWhole:
-    @pytest.fixture(scope="class")
-    def until_three(self, make, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("until_three")
-        trainer = make("sft", folder, max_steps=5, **SAVING)
-        with_pool(trainer)
-        trainer.train()
-        shutil.rmtree(folder / "checkpoint-5", ignore_errors=True)
-        return folder
-
     def resume(self, make, folder, **options):
         trainer = make("sft", folder, **SAVING)
         pool = with_pool(trainer, **options)
         trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
         return pool
 
-    def test_a_checkpoint_without_a_list_is_reported(self, until_three, make, tmp_path, caplog):
+    def test_a_checkpoint_without_a_list_is_reported(self, until_five, make, tmp_path, caplog):
         folder = tmp_path / "out"
-        shutil.copytree(until_three, folder)
+        shutil.copytree(until_five, folder)
         (folder / "checkpoint-3" / NEEDED).unlink()
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             pool = self.resume(make, folder)
@@ -239,9 +247,9 @@ class TestPoolThatIsNotWhole:
         assert f"checkpoint-3/{NEEDED} is missing: the pool goes on with the snapshots up to step 3." in caplog.text
         assert names(pool) == ["step-5", "step-6"]
 
-    def test_a_damaged_snapshot_stops_a_resume_or_is_left_out(self, until_three, make, tmp_path, caplog):
+    def test_a_damaged_snapshot_stops_a_resume_or_is_left_out(self, until_five, make, tmp_path, caplog):
         folder = tmp_path / "out"
-        shutil.copytree(until_three, folder)
+        shutil.copytree(until_five, folder)
         (folder / "opponents" / "step-3" / weights_file(False)).unlink()
 
         with pytest.raises(ValueError, match="lacks what the checkpoint expects: step-3/model.safetensors is missing"):
@@ -260,40 +268,55 @@ class TestWandb:
         monkeypatch.setenv("WANDB_MODE", "offline")
         monkeypatch.setenv("WANDB_DIR", str(tmp_path))
         monkeypatch.setenv("WANDB_SILENT", "true")
-        logged = []
         trainer = make("sft", tmp_path, report_to="wandb", run_name="test", **SAVING)
         pool = with_pool(trainer, every=2)
         pool.ratings.update([Played((POLICY, "random"), (1.0, -1.0), counter) for counter in range(3)])
         trainer.train()
-        del logged
         wandb.finish()
 
         assert list(tmp_path.glob("wandb/offline-run-*/files/media/images/pool/win_rates_*.png"))
 
 
-def graded(trainer, **options):
-    callback = TicTacToeCallback(trainer, **options)
-    trainer.add_callback(callback)
-    trainer.train()
-    return callback
+def grades(callback):
+    return [{name: x for name, x in entry.items() if name.startswith("tictactoe/")} for entry in callback.curve]
 
 
 class TestTicTacToeCallback:
-    @pytest.mark.parametrize("games", [None, 4], ids=["exact", "played"])
-    def test_the_same_weights_have_the_same_grades_in_every_trainer(self, games, make, tmp_path):
+    def test_the_same_weights_have_the_same_exact_grades_in_every_trainer(self, make, tmp_path):
+        sft = make("sft", tmp_path / "sft")
+        before = TicTacToeCallback(sft, temperatures=(1.0,))
+        before.on_train_begin(sft.args, sft.state, sft.control)
+        grpo = make("grpo", tmp_path / "grpo", max_steps=1)
+        callback = TicTacToeCallback(grpo, temperatures=(1.0,))
+        grpo.add_callback(callback)
+        grpo.train()
+        alone = make("grpo", tmp_path / "alone", max_steps=1)
+        alone.train()
+
+        assert grades(callback)[0] == grades(before)[0]
+        assert grades(callback)[1] != grades(before)[0]
+        assert [entry["step"] for entry in callback.curve] == [0, 1]
+        assert "| after | minimax | second |" in callback.table()
+        assert history(alone) == [entry for entry in history(grpo) if entry not in callback.curve]
+        for key, value in alone.model.state_dict().items():
+            assert torch.equal(value, grpo.model.state_dict()[key])
+
+    def test_the_same_weights_play_the_same_in_every_trainer(self, make, tmp_path):
         first = {}
         for kind in KINDS:
-            callback = graded(make(kind, tmp_path / kind, max_steps=1), games=games)
-            first[kind] = {name: value for name, value in callback.curve[0].items() if name.startswith("tictactoe/")}
+            # As many tokens as an `SFTTrainer`, which says nothing of them, lets a reply have.
+            longest = {} if kind == "sft" else {"max_completion_length": 256}
+            trainer = make(kind, tmp_path / kind, max_steps=1, **longest)
+            callback = TicTacToeCallback(trainer, games=4)
+            callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+            first[kind] = grades(callback)[0]
 
-            assert len(callback.curve) == 2
-            assert callback.curve[1]["step"] == 1
-            assert "| after | minimax | second |" in callback.table()
-        assert first["grpo"] == first["self-play"]
-        if games is None:
-            assert first["sft"] == first["grpo"]
+        assert first["sft"] == first["grpo"] == first["self-play"]
         assert len(first["sft"]) == 40
 
+    # TRL 1.16 switches checkpointing off and on around a roll-out, by names that transformers 5.23 deprecates.
+    # https://github.com/huggingface/trl/blob/v1.16.0/trl/models/utils.py#L138
+    @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_(dis|en)able` is deprecated:FutureWarning")
     @pytest.mark.parametrize("adapter", [True, False], ids=["lora", "whole"])
     @pytest.mark.parametrize("kind", KINDS)
     def test_nothing_in_the_trainer_moves(self, kind, adapter, make, tmp_path):
@@ -308,16 +331,13 @@ class TestTicTacToeCallback:
             tmp_path / "graded",
             [
                 lambda trainer: TicTacToeCallback(trainer, every=1, games=2),
-                lambda trainer: TicTacToeCallback(trainer, (1.0,), every=2),
                 lambda trainer: TranscriptCallback(trainer, games=3),
                 lambda trainer: OpponentPoolCallback(trainer, OpponentPool(tmp_path / "opponents"), every=1),
             ],
         )
         alone = run(tmp_path / "alone", [])
         trained = [
-            {name: value for name, value in entry.items()}
-            for entry in history(graded)
-            if not any(name.startswith(("tictactoe/", "pool/")) for name in entry)
+            entry for entry in history(graded) if not any(name.startswith(("tictactoe/", "pool/")) for name in entry)
         ]
 
         assert trained == history(alone)
@@ -370,7 +390,6 @@ class TestSelfPlayProgressCallback:
         trainer.add_callback(SelfPlayProgressCallback)
         trainer.train()
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
-        print(*lines, sep="\n")
 
         for label in ("loss", "draws", "illegal", "cut off", "entropy", "rating"):
             assert f"  {label} " in lines[-1]
@@ -405,7 +424,9 @@ class TestWhereTheyCannotWork:
     def test_a_model_that_writes_nothing_is_told_apart(self, model_dir, tmp_path):
         rows = [{"chosen": [{"role": "user", "content": "4"}], "rejected": [{"role": "user", "content": "5"}]}] * 8
         settings = {**SETTINGS, "max_steps": 2, "model_init_kwargs": None}
-        trainer = RewardTrainer(model_dir, RewardConfig(str(tmp_path), **settings), train_dataset=Dataset.from_list(rows))
+        trainer = RewardTrainer(
+            model_dir, RewardConfig(str(tmp_path), **settings), train_dataset=Dataset.from_list(rows)
+        )
         pool = with_pool(trainer)
         trainer.train()
         callback = TicTacToeCallback(trainer)

@@ -36,10 +36,11 @@ from trl_spiral.checks import (
     check_world_size,
     colocate_kwargs,
     load_tokenizer,
+    lora_config,
 )
 from trl_spiral.games import Game, get_game
 from trl_spiral.invitations import invite
-from trl_spiral.opponents import Matchmaker, OpponentPool
+from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.pool import needed_by_checkpoints
 from trl_spiral.opponents.spec import POOL
 from trl_spiral.prompts import check_prompt_style
@@ -139,7 +140,7 @@ class SpiralTrainer(GRPOTrainer):
         check_world_size(args)
         check_output_dir(args.output_dir)
         check_sharding(args)
-        check_vllm(args)
+        check_vllm(args, model, peft_config, has_snapshots=_meets_snapshots(args, matchmaker))
         if processing_class is None:
             processing_class = load_tokenizer(model, args)
         check_prompt_style(args.prompt_style, processing_class.chat_template)
@@ -173,9 +174,12 @@ class SpiralTrainer(GRPOTrainer):
         def selfplay_return(**kwargs):
             return self.rollout.reward_func(**kwargs)
 
+        adapters = self.pool.capacity if self.pool is not None and lora_config(model, peft_config) else None
         with (
             warnings.catch_warnings(),
-            _trl.own_vllm_generation(colocate_kwargs(model, args), args.vllm_server_patience),
+            _trl.own_vllm_generation(
+                colocate_kwargs(model, args, adapters, peft_config), args.vllm_server_patience, adapters is not None
+            ),
         ):
             # TRL tells whoever passes a `rollout_func` that it is experimental. That is ours to know: the range of TRL
             # versions is pinned, and `tests/test_trl_seams.py` watches what we use of it.
@@ -202,7 +206,7 @@ class SpiralTrainer(GRPOTrainer):
                     every=args.pool_every if self._meets(POOL) else args.max_steps + 1,
                     start=args.pool_start,
                     dtype=getattr(torch, args.pool_dtype) if args.pool_dtype else None,
-                    base=self._meets(BASE) and peft_config is None and not hasattr(self.model, "peft_config"),
+                    base=self._meets(BASE) and adapters is None,
                     rating_games=args.pool_rating_games,
                     games=played,
                     restores=False,
@@ -425,6 +429,13 @@ class SpiralTrainer(GRPOTrainer):
         card = path.read_text(encoding="utf-8")
         before, mark, after = card.partition("## Training procedure")
         path.write_text(f"{before}{section}\n{mark}{after}" if mark else f"{card}\n{section}", encoding="utf-8")
+
+
+def _meets_snapshots(args: SpiralConfig, matchmaker: Matchmaker | None) -> bool:
+    """Whether earlier selves, the first among them, are opponents."""
+    if matchmaker is None:
+        return not {POOL, BASE}.isdisjoint(parse_opponents(args.opponents))
+    return isinstance(matchmaker, Opponents) and not {POOL, BASE}.isdisjoint(matchmaker.shares)
 
 
 def _has_snapshots(pool: OpponentPool | None) -> bool:

@@ -22,8 +22,9 @@ def evaluation_player(trainer: Trainer, temperature: float, prompt_style: str | 
 
 def policy_player(trainer: Trainer) -> PolicyPlayer:
     """The trainer's policy as a player, as it plays in training."""
-    rollout = getattr(trainer, "rollout", None)
-    return rollout.player(trainer) if rollout else PolicyPlayer(renderer_of(trainer), _trl.sampling_of(trainer))
+    # A plain trainer may play by ours, or by a roll-out function of the user's own.
+    player = getattr(getattr(trainer, "rollout_func", None), "player", None)
+    return player(trainer) if player else PolicyPlayer(renderer_of(trainer), _trl.sampling_of(trainer))
 
 
 def renderer_of(trainer: Trainer, prompt_style: str | None = None) -> PromptRenderer:

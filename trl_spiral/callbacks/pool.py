@@ -171,11 +171,11 @@ class OpponentPoolCallback(TrainerCallback):
     # ---- pictures ----
     def _draw(self, args, step: int) -> None:
         names = [POLICY, *(name for name in self.pool.ratings.names if name != POLICY)]
-        if len(names) < 2 or find_spec("matplotlib") is None:
-            return
+        matrix = self.pool.ratings.matrix(names)
+        if not any(map(any, matrix.counts)) or find_spec("matplotlib") is None:
+            return  # nobody has played: in a trainer without games nobody ever does
         picture = self.pool.folder / PICTURE
-        ratings = {name: self.pool.ratings.rating(name) for name in names}
-        draw_win_rates(self.pool.ratings.matrix(names), picture, ratings)
+        draw_win_rates(matrix, picture, {name: self.pool.ratings.rating(name) for name in names})
         if "wandb" in args.report_to and find_spec("wandb") is not None:
             import wandb
 
