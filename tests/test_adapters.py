@@ -106,8 +106,10 @@ class TestReplies:
         assert engine.metrics() == {"weight_switches": 0.0}
 
     @pytest.mark.parametrize("temperature", [1.0, 0.7])
-    def test_log_probabilities_are_those_of_each_adapter_alone(self, strangers, temperature, monkeypatch):
+    @pytest.mark.parametrize("devices", [{"cpu"}, set()], ids=["most apart", "all stacked"])
+    def test_log_probabilities_are_those_of_each_adapter_alone(self, strangers, temperature, devices, monkeypatch):
         monkeypatch.setattr(decoding, "SHARED_POSITIONS", 1)
+        monkeypatch.setattr(adapters_module, "BOUND_BY_ARITHMETIC", devices)
         models, folders = strangers
         engine = TransformersEngine(models[POLICY], ENDLESS, adapters=side_by_side(models[POLICY], folders))
         requests = asked_of(models, count=100, temperature=temperature)
@@ -157,14 +159,16 @@ class TestReplies:
         for ticket in live:
             assert set(replies[ticket].completion_ids) == {OWN_TOKEN[requests[ticket].policy]}
 
-    def test_in_mixed_precision_as_peft_does_it(self, strangers):
+    @pytest.mark.parametrize("devices", [{"cpu"}, set()], ids=["most apart", "all stacked"])
+    def test_in_mixed_precision_as_peft_does_it(self, strangers, devices, monkeypatch):
+        monkeypatch.setattr(adapters_module, "BOUND_BY_ARITHMETIC", devices)
         models, folders = strangers
         adapters = side_by_side(models[POLICY], folders)
         ids = torch.tensor([asked_of(models, count=5)[0].prompt_ids] * 5)
         names = list(models)
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
             with adapters.installed():
-                adapters.choose(adapters.places(names))
+                adapters.choose(adapters.places(names), ids.shape[1])
                 together = models[POLICY](input_ids=ids).logits
             alone = torch.cat([models[name](input_ids=ids[:1]).logits for name in names])
 
@@ -355,7 +359,7 @@ class TestObstacles:
         folders, model = speakers
         adapters = side_by_side(model, {"a": folders["step-1"]})
         with adapters.installed():
-            adapters.choose(adapters.places([POLICY, "a"]))
+            adapters.choose(adapters.places([POLICY, "a"]), 3)
             layer = model.base_model.model.model.layers[0].mlp.down_proj
             with pytest.raises(ValueError, match="given a tensor of shape \\(6, 32\\) for 2 rows"):
                 layer(torch.zeros(6, 32))

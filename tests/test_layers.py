@@ -70,7 +70,9 @@ class TestLayers:
     def test_the_game_half_knows_nothing_of_torch(self, module):
         assert {top(name) for name in imports(INNER[module])} & TORCH_STACK == set()
 
-    @pytest.mark.parametrize("name", ["budget", "endpoint", "http", "phases", "requests", "retrying", "router", "transport"])
+    @pytest.mark.parametrize(
+        "name", ["budget", "endpoint", "http", "phases", "requests", "retrying", "router", "transport"]
+    )
     def test_engines_behind_an_address_know_nothing_of_torch(self, name):
         assert {top(name) for name in imports(INNER[f"engines/{name}.py"])} & TORCH_STACK == set()
 

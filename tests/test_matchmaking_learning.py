@@ -8,7 +8,7 @@ the equilibrium. The bounds lie between what the benchmark's twenty seeds gave e
 import math
 
 import pytest
-from table_policies import REGIMES, TableEngine, TablePlayer, TableLearner, strategy_of, train
+from table_policies import REGIMES, TableEngine, TableLearner, TablePlayer, strategy_of, train
 
 from trl_spiral.evaluation.exploitability import exploitability
 from trl_spiral.games import get_game, kuhn, rps

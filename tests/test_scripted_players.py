@@ -61,7 +61,7 @@ class TestHistory:
 class TestMinimaxPlayer:
     @pytest.mark.parametrize("seat", [0, 1])
     def test_never_loses_whatever_the_other_does(self, seat):
-        # Every game that the other seat can force, to its end: the first of the perfect moves, or the last.
+        # Every game that the other seat can force, to its end, against two ways to choose among perfect moves.
         for seed in (0, 1):
             player, lost, open_lines = MinimaxPlayer(), 0, [()]
             while open_lines:
@@ -122,9 +122,9 @@ class TestEquilibriumPlayer:
             for (state, moves), table in zip(taken.items(), kuhn_equilibrium(alpha).values(), strict=True)
         }
 
-        # Each share of some thousand decisions is off by at most 0.05 (four standard deviations), and an error of e in
-        # one of them is worth at most e / 3 chips to a best response; uniform play is worth 0.458.
-        assert exploitability("Kuhn-v0", lambda state: {**dict.fromkeys(seen[state], 0.0), **seen[state]}) < 0.03
+        # What is left is the noise of counting so many decisions, at most 0.017 in 200 simulations of it. A jack that the
+        # second seat bets 60 % of the time instead of a third costs 0.044.
+        assert exploitability("Kuhn-v0", seen.__getitem__) < 0.02
 
     def test_holds_its_value_against_players_that_never_fold_or_always_do(self):
         def stubborn(observation):

@@ -526,6 +526,7 @@ def _engine_of_several(trainer: GRPOTrainer, model: Any, snapshots: Mapping[str,
         return
     second = _second_copy(trainer, model)
     rows = _rows_that_fit(trainer, model, engines=2)
+    opponents: Engine
     if adapters is not None:
         # The continuous-batching manager has the policy's own model to itself.
         opponents = _plain_engine(trainer, second.model, rows, SideBySide(second.model, adapters))

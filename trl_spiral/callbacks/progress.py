@@ -12,7 +12,7 @@ class SelfPlayProgressCallback(ProgressCallback):
         ("loss", "loss", "{:.3f}"),
         ("selfplay/draw_rate", "draws", "{:.0%}"),
         ("selfplay/illegal_rate", "illegal", "{:.1%}"),
-        ("selfplay/truncated_rate", "cut off", "{:.1%}"),
+        ("selfplay/truncated_rate", "truncated", "{:.1%}"),
         ("selfplay/entropy", "entropy", "{:.2f}"),
         ("pool/rating/policy", "rating", "{:.0f}"),
         ("tictactoe/random/non_loss", "unbeaten by random", "{:.1%}"),

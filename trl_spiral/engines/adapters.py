@@ -2,7 +2,8 @@
 LoRA policies side by side in one batch: each row gets the adapter of its own policy, and no weights are ever switched.
 
 An adapter adds `B A x` to what a layer computes. The A's of all policies are stacked and so are the B's, so that two matrix
-products serve every row, and a mask between them leaves each row the ranks of its own policy.
+products serve every row, and a mask between them leaves each row the ranks of its own policy. On a CPU, where it is arithmetic
+that takes the time, policies with much to compute get products of their own instead.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -27,6 +29,9 @@ from trl_spiral.types import POLICY
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+BOUND_BY_ARITHMETIC = {"cpu"}
+"""Devices on which rows are better spared the ranks of other policies, at the price of more products."""
 
 Adapter = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 """A of shape (rank, inputs) and B of shape (outputs, rank), scaling included, by the name of the layer in a `PeftModel`."""
@@ -141,6 +146,14 @@ class _Stack:
     b: torch.Tensor  # (outputs, all ranks)
 
 
+class _Group(NamedTuple):
+    """Rows that are served by the same two products."""
+
+    rows: torch.Tensor
+    ranks: slice
+    mask: torch.Tensor | None  # which ranks are a row's own, where it is not all of them
+
+
 class SideBySide:
     """
     The adapters of several policies, for models that `obstacle` finds nothing wrong with.
@@ -160,10 +173,13 @@ class SideBySide:
     def __init__(self, model: PeftModel, adapters: Mapping[str, Adapter | None]) -> None:
         self._layers = lora_layers(model)
         self._places = {policy: place for place, policy in enumerate(adapters)}
-        self._mask: torch.Tensor | None = None
+        self._rows = 0
+        self._groups: list[_Group] = []
         _check(self._layers, adapters)
         # Every policy has as many columns in every layer, so that one mask does for all: what is missing is zero.
         ranks = [max((len(a) for a, _ in (adapter or {}).values()), default=0) for adapter in adapters.values()]
+        ends = list(accumulate(ranks))
+        self._ranks = [slice(end - rank, end) for rank, end in zip(ranks, ends, strict=True)]
         owners = torch.repeat_interleave(torch.arange(len(ranks)), torch.tensor(ranks))
         self._owned = owners == torch.arange(len(ranks))[:, None]  # (policies, all ranks)
         self._stacks = {
@@ -182,9 +198,21 @@ class SideBySide:
         """What `choose` is told of rows of these policies, of shape (rows,)."""
         return torch.tensor([self._places[policy] for policy in policies], device=self._owned.device)
 
-    def choose(self, places: torch.Tensor) -> None:
-        """Says whose rows the next forward pass will see."""
-        self._mask = self._owned[places][:, None]
+    def choose(self, places: torch.Tensor, positions: int) -> None:
+        """Says whose rows the next forward pass will see, and how many positions of each."""
+        self._rows = len(places)
+        rest = torch.arange(len(places), device=places.device)
+        self._groups = []
+        if places.device.type in BOUND_BY_ARITHMETIC:
+            # A single position of a few rows is too little to be worth products of its own: only the most frequent policy
+            # gets them then.
+            apart = places.unique().tolist() if positions > 1 else [int(places.mode().values)]
+            for place in apart:
+                rows = (places == place).nonzero()[:, 0]
+                self._groups.append(_Group(rows, self._ranks[place], None))
+                rest = rest[places[rest] != place]
+        self._groups.append(_Group(rest, slice(None), self._owned[places[rest]][:, None]))
+        self._groups = [group for group in self._groups if len(group.rows)]
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -195,7 +223,7 @@ class SideBySide:
                 vars(layer)["forward"] = partial(self._forward, layer.base_layer, self._stacks[name])
             yield
         finally:
-            self._mask = None
+            self._rows = 0
             for name, layer in self._layers.items():
                 if before[name] is None:
                     vars(layer).pop("forward", None)
@@ -203,15 +231,19 @@ class SideBySide:
                     vars(layer)["forward"] = before[name]
 
     def _forward(self, base: nn.Module, stack: _Stack, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        assert self._mask is not None, "nobody has said whose rows these are"
-        if x.dim() != 3 or len(x) != len(self._mask):
+        assert self._rows, "nobody has said whose rows these are"
+        if x.dim() != 3 or len(x) != self._rows:
             raise ValueError(
-                f"A layer with an adapter is given a tensor of shape {tuple(x.shape)} for {len(self._mask)} rows, so that "
-                "it cannot be told whose positions are whose. Leave this layer out of `target_modules`."
+                f"A layer with an adapter is given a tensor of shape {tuple(x.shape)} for {self._rows} rows, so that it "
+                "cannot be told whose positions are whose. Leave this layer out of `target_modules`."
             )
         result = base(x, *args, **kwargs)
-        ranks = linear(x.to(stack.a.dtype), stack.a)
-        return (result + linear(ranks * self._mask, stack.b)).to(result.dtype)
+        x = x.to(stack.a.dtype)
+        for rows, ranks, mask in self._groups:
+            low = linear(x[rows], stack.a[ranks])
+            added = linear(low if mask is None else low * mask, stack.b[:, ranks])
+            result.index_add_(0, rows, added.to(result.dtype))
+        return result
 
 
 def _stack(layer: Any, matrices: Sequence[tuple[torch.Tensor, torch.Tensor] | None], ranks: Sequence[int]) -> _Stack:

@@ -355,7 +355,7 @@ class Batch:
     ) -> torch.Tensor:
         """Logits after each row's last token, float32. `drawn` is how many tokens will be drawn from them."""
         if self._style.adapters is not None:
-            self._style.adapters.choose(owners)
+            self._style.adapters.choose(owners, fed.shape[1])
         extra = {"logits_to_keep": 1} if "logits_to_keep" in self._accepted else {}
         if "position_ids" in self._accepted:
             extra["position_ids"] = positions
