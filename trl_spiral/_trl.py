@@ -222,7 +222,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
                 policy: adapter_of_zeros(self.policy_adapter) if folder is None else Path(folder)
                 for policy, folder in {POLICY: self.policy_adapter, **snapshots}.items()
             }
-            names = [load_into_server(self.vllm_client.session, base_url(self), folders)]
+            names = [load_into_server(base_url(self), folders)]
         broadcast_object_list(names, from_process=0)
         served: dict[str, str] = names[0]
         return served

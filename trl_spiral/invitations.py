@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trl_spiral.engines.endpoint import EndpointEngine
 from trl_spiral.engines.saved import saved_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
+from trl_spiral.opponents.pool import Eviction
 from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players import EndpointPlayer, Player
 from trl_spiral.players.by_name import scripted_player
@@ -68,7 +69,8 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
         else:
             players[name] = _ByGame(name, {game.name: scripted_player(name, game) for game in games})
     kept = POOL in shares or BASE in shares
-    pool = OpponentPool(Path(args.output_dir) / FOLDER, args.pool_capacity, args.pool_eviction) if kept else None
+    eviction = cast(Eviction, args.pool_eviction)
+    pool = OpponentPool(Path(args.output_dir) / FOLDER, args.pool_capacity, eviction) if kept else None
     return Opponents(shares, pool, args.matchmaking, players, engines)
 
 

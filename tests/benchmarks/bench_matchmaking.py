@@ -16,6 +16,10 @@ Against the average of all its earlier selves the chase comes to rest.
 
 Goal: the upper bound of fictitious (uniform, fifo) and prioritised play (pfsp-hard, pfsp-var) lies below the lower bound of
 mirror, in both games. The settings were chosen on seeds 100 to 104; seeds 0 to 19 are shown.
+
+It does not always matter. With an eighth of the learning rate in rock-paper-scissors, and a quarter in Kuhn poker, nothing
+spirals, and the policy that meets itself ends as near the equilibrium as any other or nearer; with four times the rate in Kuhn
+poker, all of them are far off.
 """
 
 from __future__ import annotations

@@ -213,6 +213,13 @@ def save_adapter(model: Any, folder: Path, state_dict: Mapping[str, Any], dtype:
         for path in (folder / name).iterdir():
             path.rename(folder / path.name)
         (folder / name).rmdir()
+    # PEFT lists some of its fields in the order of a set, which differs from one process to the next.
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for field in ("target_modules", "modules_to_save"):
+        if isinstance(config.get(field), list):
+            config[field].sort()
+    path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def change_together(pool: OpponentPool, work: Callable[[], object], is_main_process: bool) -> None:

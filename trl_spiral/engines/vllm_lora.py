@@ -139,15 +139,13 @@ def fingerprint(folder: str | Path) -> str:
     return hashlib.blake2b(f"{Path(folder).absolute()} {written}".encode(), digest_size=8).hexdigest()
 
 
-def load_into_server(session: Any, base_url: str, folders: Mapping[str, Path]) -> dict[str, str]:
+def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, str]:
     """
     Sees to it that a vLLM server holds these adapters, and none of ours besides.
 
     What it holds is asked, never remembered: it may have been started again since, or have served a run that was killed.
 
     Args:
-        session ([`requests.Session`]):
-            To ask with.
         base_url (`str`):
             Where the server is, without `/v1`.
         folders (`Mapping[str, Path]`):
@@ -159,22 +157,28 @@ def load_into_server(session: Any, base_url: str, folders: Mapping[str, Path]) -
     Raises:
         RuntimeError: If the server does not take one.
     """
+    import requests  # as TRL does for a server
+
     names = {policy: f"{_OURS}{policy}-{fingerprint(folder)}" for policy, folder in folders.items()}
-    held = {model["id"] for model in session.get(f"{base_url}/v1/models").json()["data"]}
-    for name in sorted(held - set(names.values())):
-        if name.startswith(_OURS):
-            session.post(f"{base_url}/v1/unload_lora_adapter", json={"lora_name": name})
-    for policy, name in names.items():
-        if name in held:
-            continue
-        folder = Path(folders[policy]).absolute()
-        answer = session.post(f"{base_url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(folder)})
-        if not answer.ok:
-            rank = json.loads((folder / CONFIG).read_text())["r"]
-            raise RuntimeError(
-                f"The server at {base_url} does not take the adapter in {folder} (HTTP {answer.status_code}: "
-                f"{answer.text[:300]}). Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora "
-                f"--max-lora-rank {largest_rank(rank)} --max-loras` as many as there may be opponents and two more, and let "
-                "it read that folder: `TMPDIR` says where the policy's own is."
-            )
+    # TRL's own session takes an error of the server's for a passing one, and never shows what it says.
+    with requests.Session() as session:
+        held = {model["id"] for model in session.get(f"{base_url}/v1/models").json()["data"]}
+        for name in sorted(held - set(names.values())):
+            if name.startswith(_OURS):
+                session.post(f"{base_url}/v1/unload_lora_adapter", json={"lora_name": name})
+        for policy, name in names.items():
+            if name not in held:
+                _load_into_server(session, base_url, name, Path(folders[policy]).absolute())
     return names
+
+
+def _load_into_server(session: Any, base_url: str, name: str, folder: Path) -> None:
+    answer = session.post(f"{base_url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(folder)})
+    if not answer.ok:
+        rank = json.loads((folder / CONFIG).read_text())["r"]
+        raise RuntimeError(
+            f"The server at {base_url} does not take the adapter in {folder} (HTTP {answer.status_code}: "
+            f"{answer.text[:300]}). Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora "
+            f"--max-lora-rank {largest_rank(rank)} --max-loras` as many as there may be opponents and two more, and let it "
+            "read that folder: `TMPDIR` says where the policy's own is."
+        )

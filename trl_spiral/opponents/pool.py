@@ -292,7 +292,7 @@ class OpponentPool:
             self._take(before)
             raise ValueError(
                 f"The pool in {self.folder} lacks what the checkpoint expects: {'; '.join(damaged.values())}. Put the files "
-                "back, resume from another checkpoint, or go on without them with `pool_repair=True`."
+                "back, resume from another checkpoint, or go on without them: `pool_repair=True`, or `repair=True` of the callback."
             )
         for name, clause in damaged.items():
             logger.warning("Going on without %s: %s.", name, clause)
@@ -405,11 +405,7 @@ class OpponentPool:
         """
         from huggingface_hub import snapshot_download
 
-        root = Path(
-            snapshot_download(
-                repo_id, allow_patterns="opponents/*", **({"local_dir": folder} if folder else {}), **kwargs
-            )
-        )
+        root = Path(snapshot_download(repo_id, allow_patterns="opponents/*", local_dir=folder and Path(folder), **kwargs))
         if not (root / "opponents" / INDEX).exists():
             raise ValueError(f"{repo_id} has no pool: there is no opponents/{INDEX} in it.")
         pool = cls(root / "opponents")
