@@ -47,6 +47,11 @@ LAPTOP = dict(
     warmup_steps=10,
     # Random openings take self-play to positions it would never choose; without them both seats agree on one line.
     opening_moves=7,
+    # One game in five against an earlier self, eight of whom are kept: many from of late, a few from long ago.
+    opponents="self:0.8,pool:0.2",
+    pool_every=20,
+    pool_capacity=8,
+    pool_eviction="ladder",
     # A move is judged by the position it leaves, in a table that starts from random play.
     advantage_estimator="position",
     priming_games=5000,

@@ -405,7 +405,11 @@ class OpponentPool:
         """
         from huggingface_hub import snapshot_download
 
-        root = Path(snapshot_download(repo_id, allow_patterns="opponents/*", local_dir=folder and Path(folder), **kwargs))
+        root = Path(
+            snapshot_download(
+                repo_id, allow_patterns="opponents/*", local_dir=Path(folder) if folder else None, **kwargs
+            )
+        )
         if not (root / "opponents" / INDEX).exists():
             raise ValueError(f"{repo_id} has no pool: there is no opponents/{INDEX} in it.")
         pool = cls(root / "opponents")
