@@ -96,8 +96,8 @@ class TestGeneration:
         opened = _trl.open_engine
 
         @contextmanager
-        def outdated(trainer):
-            with opened(trainer) as engine:
+        def outdated(*arguments):
+            with opened(*arguments) as engine:
                 engine._version = 99
                 yield engine
 

@@ -2,7 +2,7 @@
 Whom a policy meets decides what it learns: `benchmarks/bench_matchmaking.py` in small.
 
 By the same steps, batches and rows, play against oneself goes round in circles, and play against earlier selves settles near
-the equilibrium. The bounds lie between what the benchmark's twenty seeds gave either; these seeds are three of them.
+the equilibrium. Bounds lie between the means of the benchmark's twenty seeds; these seeds are the first of them.
 """
 
 import math
@@ -18,30 +18,31 @@ from trl_spiral.types import POLICY
 
 
 ROCK_PAPER_SCISSORS, KUHN = REGIMES
-SEEDS = (0, 1, 2)
 
 
-def mean(regime, matchmaking, folder):
+def mean(regime, matchmaking, seeds, folder):
     """Exploitability of the policy in training and of its snapshots' mixture, over seeds."""
-    runs = [train(regime, matchmaking, seed, folder / f"{matchmaking}-{seed}") for seed in SEEDS]
+    runs = [train(regime, matchmaking, seed, folder / f"{matchmaking}-{seed}") for seed in range(seeds)]
     return [math.fsum(numbers) / len(runs) for numbers in zip(*runs, strict=True)]
 
 
 class TestMatchmaking:
     def test_cures_the_circles_of_rock_paper_scissors(self, tmp_path):
-        itself, _ = mean(ROCK_PAPER_SCISSORS, "mirror", tmp_path)
-        earlier, mixture = mean(ROCK_PAPER_SCISSORS, "pfsp-hard", tmp_path)
+        itself, _ = mean(ROCK_PAPER_SCISSORS, "mirror", 3, tmp_path)
+        earlier, mixture = mean(ROCK_PAPER_SCISSORS, "pfsp-hard", 3, tmp_path)
 
+        # Over twenty seeds: 0.847, 0.122 and 0.029.
         assert itself > 0.6
-        assert earlier < 0.3
-        assert mixture < 0.15
+        assert earlier < 0.25
+        assert mixture < 0.12
 
     def test_brings_kuhn_poker_closer_to_its_equilibrium(self, tmp_path):
         pytest.importorskip("pyspiel")
-        itself, _ = mean(KUHN, "mirror", tmp_path)
-        earlier, _ = mean(KUHN, "pfsp-hard", tmp_path)
+        itself, _ = mean(KUHN, "mirror", 5, tmp_path)
+        earlier, _ = mean(KUHN, "pfsp-hard", 5, tmp_path)
 
-        assert itself > 0.16 > earlier
+        # Over twenty seeds: 0.188 and 0.129, each with a standard deviation of some 0.02.
+        assert itself > 0.155 > earlier
 
     def test_plays_the_same_again_for_the_same_seed(self, tmp_path):
         once, again = (train(ROCK_PAPER_SCISSORS, "pfsp-var", 5, tmp_path / name) for name in ("once", "again"))

@@ -56,6 +56,14 @@ class TestAttributes:
         assert re.search(rf"self\.{name} = ", source)
         assert len(re.findall(rf"self\.{name}\b", source)) >= 2
 
+    @pytest.mark.parametrize("name", ["_iter_named_params", "_fix_param_name_to_vllm", "_init_vllm", "sync_weights"])
+    def test_of_trls_vllm_generation_are_methods_of_it(self, name):
+        assert inspect.isfunction(getattr(vllm_generation.VLLMGeneration, name))
+
+    def test_a_log_in_mid_step_takes_the_next_one_away(self):
+        # Hence `callbacks.log.log_beside`, which puts it back.
+        assert "control.should_log = False" in inspect.getsource(transformers.trainer_callback.CallbackHandler.on_log)
+
     def test_are_all_that_the_seam_touches(self):
         # Private attributes of a trainer, wherever the package names one.
         private = set(re.findall(r"\btrainer\.(_\w+)", inspect.getsource(_trl)))

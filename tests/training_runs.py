@@ -204,8 +204,8 @@ def make_trouble(trouble, rank, ranks_per_engine, note):
     opened = _trl.open_engine
 
     @contextmanager
-    def open_engine(trainer):
-        with opened(trainer) as engine:
+    def open_engine(trainer, snapshots=None):
+        with opened(trainer, snapshots) as engine:
             yield TroubledEngine(engine, trouble, note) if trainer.accelerator.process_index == rank else engine
 
     _trl.open_engine = open_engine

@@ -62,6 +62,15 @@ TRL_ATTRIBUTES = (
     "_tokenizer",
     "entropy_coef",
     "_last_world_entropy",
+    "eos_token_ids",
+    "use_transformers_continuous_batching",
+    "rollout_func",
+    "max_completion_length",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
 )
 """Attributes of `GRPOTrainer` that are read or restored."""
 
