@@ -11,7 +11,9 @@ from trl_spiral.rollout import Start, play, referee
 from trl_spiral.types import Ending
 
 
-REGISTERED = ["ConnectFour-v0", "Nim-v0", "PigDice-v0-50", "TicTacToe-v0"]
+REGISTERED = [
+    *("ConnectFour-v0", "Kuhn-v0", "Kuhn-v0-5", "Nim-v0", "PigDice-v0-50", "RockPaperScissors-v0", "TicTacToe-v0"),
+]
 
 
 @pytest.fixture

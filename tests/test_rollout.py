@@ -139,7 +139,9 @@ class TestReferee:
         # Every field is unlike its default, so one that is forgotten on the way shows.
         told = Observation("LastStone", 0, ({"role": "user", "content": "Go."},), "Go!", ("[1]",), seed=-1)
         assert all(
-            getattr(told, field.name) != field.default for field in fields(Observation) if field.name != "turns"
+            getattr(told, field.name) != field.default
+            for field in fields(Observation)
+            if field.name not in ("turns", "history")
         )
 
         class Quiet(LastStoneMatch):
@@ -154,7 +156,8 @@ class TestReferee:
         player = ScriptedPlayer("one", lambda observation: seen.append(observation) or "[1]")
         list(play([referee(start(QuietLastStone(), player, number=0))]))
 
-        assert [replace(observation, seed=-1) for observation in seen] == [told, replace(told, seat=1)]
+        assert [replace(observation, seed=-1, history=()) for observation in seen] == [told, replace(told, seat=1)]
+        assert [observation.history for observation in seen] == [(), ((0, "[1]"),)]
         assert -1 not in {observation.seed for observation in seen}
 
     @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.name)

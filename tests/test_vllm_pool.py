@@ -60,7 +60,7 @@ class TestOpponents:
 
         folder, run = ran
         known = models(folder, vllm_model_dir)
-        checked = {name: 0 for name in known}
+        checked = dict.fromkeys(known, 0)
         apart = 0.0
         for _, episodes, _ in run.batches:
             for turn in (turn for e in episodes for seat in e.trajectories for turn in seat.turns):

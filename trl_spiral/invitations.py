@@ -13,9 +13,7 @@ from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.pool import Eviction
 from trl_spiral.opponents.spec import POOL, SELF
-from trl_spiral.players import EndpointPlayer, Player
-from trl_spiral.players.by_name import scripted_player
-from trl_spiral.players.human import HumanPlayer
+from trl_spiral.players import EndpointPlayer, HumanPlayer, Player, scripted_player
 from trl_spiral.rollout import Engine
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.types import BASE, Observation, Reply, Request, Sampling, Turn

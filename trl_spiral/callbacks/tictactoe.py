@@ -13,8 +13,7 @@ from trl_spiral.engines.scoring import reply_logprobs
 from trl_spiral.evaluation.exact import RIVALS, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
 from trl_spiral.games import get_game
-from trl_spiral.players import RandomPlayer
-from trl_spiral.players.minimax import MinimaxPlayer
+from trl_spiral.players import MinimaxPlayer, RandomPlayer
 
 
 _PREFIX = "tictactoe"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -38,14 +38,6 @@ class Matchmaker(Protocol):
             seed (`int`):
                 The only source of randomness: same episode, same players.
         """
-
-
-@runtime_checkable
-class Chameleon(Protocol):
-    """A player that can ask for other weights than the policy's."""
-
-    def playing_as(self, name: str) -> Player:
-        """The same way of asking and reading, with the weights of that policy name."""
 
 
 @runtime_checkable
@@ -167,12 +159,14 @@ class Opponents:
             return policy
         if name in self.players:
             return self.players[name]
-        if not isinstance(policy, Chameleon):
+        # Not `isinstance` of a protocol, which is slow, and this is asked for every game.
+        playing_as: Callable[[str], Player] | None = getattr(policy, "playing_as", None)
+        if playing_as is None:
             raise TypeError(
                 f"{type(policy).__name__} cannot play with an earlier self's weights. Give it a `playing_as(name)`, as "
                 "`PolicyPlayer` has."
             )
-        return policy.playing_as(name)
+        return playing_as(name)
 
     def kind(self, name: str) -> str:
         """What sort of opponent a player's name belongs to: `"pool"` for every earlier self, else the name itself."""
