@@ -18,10 +18,10 @@ class TestInvite:
 
     def test_makes_what_the_text_names(self, tmp_path, monkeypatch):
         monkeypatch.setenv("GUEST_KEY", "secret")
-        guest = "https://host/v1#org/model:free"
+        guest = "org/model:free"
         args = config(
             tmp_path,
-            opponents=f"self:4,pool:2,random:1,minimax:1,mcts-20:1,human:1,{guest}:1",
+            opponents=f"self:4,pool:2,random:1,minimax:1,mcts-20:1,human:1,https://host/v1#{guest}:1",
             pool_capacity=3,
             pool_eviction="ladder",
             endpoint_api_key_env="GUEST_KEY",

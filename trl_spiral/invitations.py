@@ -16,7 +16,7 @@ from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player, scripted_player
 from trl_spiral.rollout import Engine
 from trl_spiral.spiral_config import SpiralConfig
-from trl_spiral.types import BASE, Observation, Reply, Request, Sampling, Turn
+from trl_spiral.types import BASE, POLICY, Observation, Reply, Request, Sampling, Turn
 
 
 FOLDER = "opponents"
@@ -40,13 +40,17 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
     Raises:
         ValueError: If a name means nothing, or a game has no such player.
     """
-    shares = parse_opponents(args.opponents)
+    shares: dict[str, float] = {}
     players: dict[str, Player] = {}
     engines: dict[str, Engine] = {}
-    for name in shares:
+    for name, share in parse_opponents(args.opponents).items():
+        endpoint = _ENDPOINT.fullmatch(name)
+        if endpoint and endpoint[2] not in {*shares, SELF, POOL, BASE, POLICY}:
+            name = endpoint[2]  # for logs and tables, where an address would be long
+        shares[name] = share
         if name in (SELF, POOL, BASE):
             continue
-        if endpoint := _ENDPOINT.fullmatch(name):
+        if endpoint:
             if args.use_vllm and args.vllm_mode == "colocate" and args.vllm_tensor_parallel_size > 1:
                 raise ValueError(
                     f"{name} cannot be an opponent where ranks share an engine (`vllm_tensor_parallel_size` of "
