@@ -26,7 +26,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral import SpiralConfig, SpiralTrainer
 from trl_spiral.callbacks import SelfPlayProgressCallback, TicTacToeCallback, TranscriptCallback
-from trl_spiral.checks import check_vllm
+from trl_spiral.checks import check_fresh_pool, check_vllm
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
 
@@ -82,7 +82,10 @@ PAPER = dict(
 
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
-    check_vllm(args)  # now, rather than when the tiny player has been made
+    # Now, rather than when the tiny player has been made.
+    check_vllm(args)
+    if not args.resume_from_checkpoint:
+        check_fresh_pool(args)
     tiny = model_args.model_name_or_path is None
     if tiny:
         # A step takes 1.15 s on one thread and 0.89 s on two; more of them would mostly wait for one another.

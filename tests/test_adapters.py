@@ -54,6 +54,7 @@ def strangers(request, model_dir, tokenizer, tmp_path_factory):
         "a": dict(r=2),
         "b": dict(r=7, use_rslora=True),
         "c": dict(alpha_pattern={"c_proj|q_proj": 3}),
+        "d": dict(alpha_pattern={r"^(model\.layers|transformer\.h)\.1\..*": 3}),
         POLICY: {},
     }
     for name, changes in shapes.items():

@@ -3,7 +3,8 @@ from training_runs import config
 
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.games import get_game
-from trl_spiral.invitations import FOLDER, invite
+from trl_spiral.invitations import invite
+from trl_spiral.opponents.pool import POOL_FOLDER
 from trl_spiral.types import Sampling
 
 
@@ -32,7 +33,30 @@ class TestInvite:
         assert set(invited.players) == {"random", "minimax", "mcts-20", "human", guest}
         assert [invited.players[name].name for name in ("random", "minimax", guest)] == ["random", "minimax", guest]
         assert set(invited.engines) == {guest}
-        assert (invited.pool.folder, invited.pool.capacity, invited.pool.eviction) == (tmp_path / FOLDER, 3, "ladder")
+        assert (invited.pool.folder, invited.pool.capacity, invited.pool.eviction) == (
+            tmp_path / POOL_FOLDER,
+            3,
+            "ladder",
+        )
+
+    @pytest.mark.parametrize(
+        ("names", "shares"),
+        [
+            ("https://a/v1#m,self", {"m", "self"}),
+            ("https://a/v1#m,https://b/v1#m", {"https://a/v1#m", "https://b/v1#m"}),
+            ("https://a/v1#random,random", {"https://a/v1#random", "random"}),
+            ("https://a/v1#self,self", {"https://a/v1#self", "self"}),
+        ],
+    )
+    def test_endpoints_go_by_their_models_name_where_it_is_nobody_elses(self, names, shares, tmp_path):
+        assert set(invite(config(tmp_path, opponents=names, endpoint_api_key_env=""), TICTACTOE).shares) == shares
+
+    def test_a_person_does_not_sit_at_two_terminals(self, tmp_path, monkeypatch):
+        args = config(tmp_path, opponents="human")
+        monkeypatch.setattr(type(args), "world_size", 2)
+
+        with pytest.raises(ValueError, match="A person sits at one terminal, and there are 2 ranks"):
+            invite(args, TICTACTOE)
 
     def test_scripted_players_play(self, tmp_path):
         invited = invite(config(tmp_path, opponents="random,minimax"), TICTACTOE)
@@ -106,6 +130,10 @@ class TestConfig:
         [
             ({"opponents": "self:0"}, "must list each name once with a positive share"),
             ({"matchmaking": "best"}, r"`matchmaking` \('best'\) must be one of"),
+            (
+                {"matchmaking": "pfsp-hard"},
+                "`matchmaking` .* chooses among earlier selves, and `opponents` .* names no pool",
+            ),
             ({"pool_every": 0}, r"`pool_every` \(0\) must be at least 1"),
             ({"pool_capacity": 0}, r"`pool_capacity` \(0\) must be at least 1"),
             ({"pool_start": -1}, r"`pool_start` \(-1\) must be at least 0"),

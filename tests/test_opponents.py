@@ -118,11 +118,11 @@ class TestSeats:
             POLICY,
         }
 
-    def test_an_engine_that_is_spent_is_met_no_more(self):
+    @pytest.mark.parametrize("name", ["guest", "https://host/v1#model"])
+    def test_an_engine_that_is_spent_is_met_no_more(self, name):
         engine = Limited()
-        opponents = Opponents(
-            {"self": 0.5, "guest": 0.5}, players={"guest": RandomPlayer("guest")}, engines={"guest": engine}
-        )
+        shares, players = {"self": 0.5, "guest": 0.5}, {"guest": RandomPlayer(name)}
+        opponents = Opponents(shares, players=players, engines={name: engine})
         before = set(tables(opponents, 50))
         engine.spent = True
 
@@ -209,6 +209,16 @@ class TestRecord:
                 "games": 2.0,
             }.items()
         )
+
+    def test_rates_scripted_players_without_a_pool_too(self):
+        opponents = Opponents({"random": 1.0}, players={"random": RandomPlayer()})
+        opponents.record([result((POLICY, "random"), (1.0, -1.0), opponent="self")])
+        again = Opponents({"random": 1.0}, players={"random": RandomPlayer()})
+        again.load_state_dict(opponents.state_dict())
+
+        assert opponents.metrics()["share/random"] == 1.0
+        assert opponents.metrics()["games/random"] == 1.0
+        assert again.ratings.state_dict() == opponents.ratings.state_dict()
 
     def test_self_play_alone_logs_nothing(self):
         opponents = Opponents()

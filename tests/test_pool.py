@@ -103,6 +103,17 @@ class TestAdd:
         assert names(made) == ["step-20"]
         assert on_disk(tmp_path) == ["base", INDEX, "step-20"]
 
+    def test_takes_no_folder_in_which_others_keep_theirs(self, tmp_path):
+        (tmp_path / "step-1000").mkdir()
+        (tmp_path / "step-1000" / "precious").write_text("another tool's")
+
+        with pytest.raises(
+            ValueError, match="holds step-1000, which a pool would delete. Give the pool a folder of its own"
+        ):
+            filled(tmp_path, [10])
+
+        assert on_disk(tmp_path) == ["step-1000"]
+
 
 class TestEviction:
     def test_of_the_oldest(self, tmp_path):
@@ -266,6 +277,15 @@ class TestRestore:
         assert OpponentPool(tmp_path).state_dict() == state
         assert on_disk(tmp_path) == [INDEX, "step-10", "step-20"]
 
+    def test_leaves_another_runs_snapshots_alone(self, tmp_path):
+        state = filled(tmp_path / "mine", [10]).state_dict()
+        others = filled(tmp_path / "others", [10, 20])
+
+        for before in (state, OpponentPool(tmp_path / "empty").state_dict()):
+            with pytest.raises(ValueError, match="holds snapshots of another run than the checkpoint's"):
+                others.restore(before)
+        assert on_disk(tmp_path / "others") == [INDEX, "step-10", "step-20"]
+
     @pytest.mark.parametrize(
         ("damage", "clause"),
         [
@@ -293,6 +313,19 @@ class TestRestore:
         assert names(made) == ["step-20"]
         assert caplog.messages == [f"Going on without step-10: {clause}."]
         assert on_disk(tmp_path) == [INDEX, "step-20"]
+
+
+class TestStartAnew:
+    def test_keeps_who_was_there_before_the_run(self, tmp_path):
+        made = OpponentPool(tmp_path)
+        made.add(-5, "weights", writing(), name="past-15")
+        made.add(10, "weights", writing())
+        made.ratings.update([Played((POLICY, "past-15"), (1.0, -1.0))])
+        made.start_anew()
+
+        assert names(made) == names(OpponentPool(tmp_path)) == ["past-15"]
+        assert on_disk(tmp_path) == [INDEX, "past-15"]
+        assert made.ratings.win_rate(POLICY, "past-15").games == 0
 
 
 class TestSweep:

@@ -100,6 +100,13 @@ class TestTraining:
             "base",
         }
 
+    def test_or_for_all_of_them_together(self, model_dir, tmp_path):
+        trainer = train(model_dir, tmp_path, max_steps=4, save_strategy="no", baseline_per_opponent=False)
+        shares = {name for entry in trainer.state.log_history for name in entry if name.startswith("pool/share/")}
+
+        assert {opponent for _, _, opponent in trainer.rollout.estimator.baselines} == {"self"}
+        assert {"pool/share/self", "pool/share/base"} <= shares
+
     def test_a_snapshot_is_the_policy_as_it_was(self, trained):
         adapter, trainer = trained
         from safetensors.torch import load_file
@@ -128,6 +135,7 @@ class TestTraining:
 
         assert history(resumed) == history(trainer)
         assert resumed.pool.state_dict() == trainer.pool.state_dict()
+        assert resumed.pool.run == trainer.pool.run
         assert resumed.transcripts == trainer.transcripts[2:]
 
 
@@ -135,8 +143,26 @@ class TestFolder:
     def test_a_new_run_does_not_mix_with_an_old_ones_pool(self, trained, model_dir):
         adapter, trainer = trained
 
-        with pytest.raises(ValueError, match="holds snapshots of another run. Resume that one"):
+        with pytest.raises(ValueError, match="holds snapshots of an earlier run. Go on with that one by"):
             train(model_dir, trainer.args.output_dir, adapter=adapter)
+
+    def test_a_run_that_was_cut_off_before_its_first_checkpoint_starts_anew(self, model_dir, tmp_path):
+        first = train(model_dir, tmp_path, max_steps=4, save_strategy="no")
+        second = train(model_dir, tmp_path, max_steps=4, save_strategy="no")
+
+        assert history(second) == history(first)
+        assert second.pool.run != first.pool.run
+        assert [snapshot.name for snapshot in OpponentPool(second.pool.folder).snapshots] == ["step-2", "step-4"]
+
+    def test_a_pool_of_another_run_is_left_alone(self, trained, model_dir, tmp_path):
+        adapter, trainer = trained
+        train(model_dir, tmp_path / "out", adapter=adapter, max_steps=3, opponents="self")
+        shutil.copytree(trainer.pool.folder, tmp_path / "out" / "opponents")
+
+        with pytest.raises(ValueError, match="holds snapshots of an earlier run"):
+            train(model_dir, tmp_path / "out", adapter=adapter, max_steps=6, resume=True)
+        assert OpponentPool(tmp_path / "out" / "opponents").problems() == []
+        assert len(OpponentPool(tmp_path / "out" / "opponents")) == 3
 
     def test_a_damaged_snapshot_stops_a_resume_or_is_left_out(self, trained, model_dir, tmp_path, caplog):
         adapter, trainer = trained
@@ -170,7 +196,7 @@ class TestFolder:
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             resumed = train(model_dir, tmp_path, max_steps=6, resume=True)
 
-        assert any("from before there were opponents, so the pool begins empty" in line for line in caplog.messages)
+        assert any("had no pool of opponents, so this run's begins empty" in line for line in caplog.messages)
         assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-4", "step-6"]
         assert ("TicTacToe-v0", 0, "self") in resumed.rollout.estimator.baselines
 
@@ -178,10 +204,9 @@ class TestFolder:
         trainer = train(model_dir, tmp_path, max_steps=16, save_steps=4, save_total_limit=2)
         folders = {path.name for path in (tmp_path / "opponents").iterdir() if path.is_dir()}
 
-        # Checkpoints 12 and 16 are kept; when step-14 and step-16 came, checkpoints 8 and 12 were.
+        # Checkpoints 12 and 16 are kept, and each needs three.
         assert [snapshot.name for snapshot in trainer.pool.snapshots] == ["step-12", "step-14", "step-16"]
-        assert folders <= {f"step-{step}" for step in (4, 6, 8, 10, 12, 14, 16)}
-        assert folders >= {"step-8", "step-10"}
+        assert folders == {f"step-{step}" for step in (8, 10, 12, 14, 16)}
 
 
 class TestRatingGames:

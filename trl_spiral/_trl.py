@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, is_peft_model
 from transformers import GenerationConfig
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
@@ -33,7 +33,7 @@ from trl_spiral.engines.http import ServerEngine
 from trl_spiral.engines.memory import rows_that_fit
 from trl_spiral.engines.phases import PhasedEngine
 from trl_spiral.engines.router import Router
-from trl_spiral.engines.transformers import TransformersEngine
+from trl_spiral.engines.transformers import TransformersEngine, generation_config
 from trl_spiral.engines.vllm import VLLMEngine, load_weights, lora_request
 from trl_spiral.engines.vllm_lora import (
     adapter_of_zeros,
@@ -527,7 +527,7 @@ def _engine_of_several(trainer: GRPOTrainer, model: Any, snapshots: Mapping[str,
     """Adapters side by side in one batch where they can be, and otherwise snapshots in turn beside the policy."""
     continuous = _batches_continuously(trainer)
     adapters = None
-    if hasattr(model, "peft_config") and obstacle(model) is None:
+    if is_peft_model(model) and obstacle(model) is None:
         adapters = read_adapters(snapshots, _shelves.setdefault(trainer, {}))
     if adapters is not None and not continuous:
         side_by_side = SideBySide(model, {POLICY: live_adapter(model), **adapters})
@@ -571,17 +571,10 @@ def _plain_engine(
 
 def _generation_config_of(trainer: Any, model: Any) -> GenerationConfig:
     """The trainer's own or, where it does not sample, what any trainer of TRL's would sample with."""
-    if (config := getattr(trainer, "generation_config", None)) is not None:
+    config: GenerationConfig | None = getattr(trainer, "generation_config", None)
+    if config is not None:
         return config
-    tokenizer = tokenizer_of(trainer)
-    ends = model.generation_config.eos_token_id
-    ends = [ends] if isinstance(ends, int) else list(ends or ())
-    return GenerationConfig(
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=list(dict.fromkeys([tokenizer.eos_token_id, *ends])),
-        disable_compile=True,
-    )
+    return generation_config(model, tokenizer_of(trainer))
 
 
 def _batches_continuously(trainer: Any) -> bool:

@@ -12,7 +12,10 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trl_spiral import _trl
 from trl_spiral.engines.vllm_lora import check_lora_config, largest_rank
+from trl_spiral.opponents import OpponentPool
+from trl_spiral.opponents.pool import POOL_FOLDER
 from trl_spiral.spiral_config import SpiralConfig
+from trl_spiral.state import newest_complete_checkpoint
 
 
 def colocate_kwargs(
@@ -146,6 +149,26 @@ def check_output_dir(output_dir: str) -> None:
         raise ValueError(
             f"Cannot write to the output folder {output_dir!r} ({error.strerror}). Choose another `output_dir`."
         ) from error
+
+
+def check_fresh_pool(args: SpiralConfig, pool: OpponentPool | None = None) -> None:
+    """
+    Args:
+        args ([`SpiralConfig`]):
+            Of a run that starts anew.
+        pool ([`~opponents.OpponentPool`], *optional*):
+            Its pool; by default the one in its output folder.
+
+    Raises:
+        ValueError: If the pool holds snapshots of a run that could be resumed.
+    """
+    pool = OpponentPool(Path(args.output_dir) / POOL_FOLDER) if pool is None else pool
+    inside = Path(args.output_dir).resolve() in pool.folder.resolve().parents
+    if pool.has_own and (not inside or newest_complete_checkpoint(args.output_dir) is not None):
+        raise ValueError(
+            f"{pool.folder} holds snapshots of an earlier run. Go on with that one by `resume_from_checkpoint`, or choose "
+            "another `output_dir`. `OpponentPool.from_checkpoints` takes its snapshots over into a pool of their own."
+        )
 
 
 def load_tokenizer(model: str | PreTrainedModel, args: SpiralConfig) -> PreTrainedTokenizerBase:

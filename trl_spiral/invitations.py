@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,17 +12,17 @@ from trl_spiral.engines.endpoint import EndpointEngine
 from trl_spiral.engines.saved import saved_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
-from trl_spiral.opponents.pool import Eviction
+from trl_spiral.opponents.pool import POOL_FOLDER, Eviction
 from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player, scripted_player
+from trl_spiral.players.by_name import SCRIPTED
 from trl_spiral.rollout import Engine
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.types import BASE, POLICY, Observation, Reply, Request, Sampling, Turn
 
 
-FOLDER = "opponents"
-"""Where a run keeps its pool, in its output folder: what is pushed to the Hub with the model."""
-
+HUMAN = "human"
+_TAKEN = (SELF, POOL, BASE, POLICY, HUMAN, *SCRIPTED)
 _ENDPOINT = re.compile(r"(https?://[^#]+)#(.+)")
 
 
@@ -40,12 +41,14 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
     Raises:
         ValueError: If a name means nothing, or a game has no such player.
     """
+    named = parse_opponents(args.opponents)
     shares: dict[str, float] = {}
     players: dict[str, Player] = {}
     engines: dict[str, Engine] = {}
-    for name, share in parse_opponents(args.opponents).items():
+    models = Counter(endpoint[2] for name in named if (endpoint := _ENDPOINT.fullmatch(name)))
+    for name, share in named.items():
         endpoint = _ENDPOINT.fullmatch(name)
-        if endpoint and endpoint[2] not in {*shares, SELF, POOL, BASE, POLICY}:
+        if endpoint and models[endpoint[2]] == 1 and endpoint[2] not in {*named, *_TAKEN}:
             name = endpoint[2]  # for logs and tables, where an address would be long
         shares[name] = share
         if name in (SELF, POOL, BASE):
@@ -66,23 +69,26 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
             )
         elif "/" in name:
             players[name], engines[name] = saved_player(name, _sampling(args), args.prompt_style, device)
-        elif name == "human":
+        elif name == HUMAN:
+            if args.world_size > 1:
+                raise ValueError(f"A person sits at one terminal, and there are {args.world_size} ranks. Use one.")
             players[name] = HumanPlayer()
         else:
             players[name] = _ByGame(name, {game.name: scripted_player(name, game) for game in games})
     kept = POOL in shares or BASE in shares
     eviction = cast(Eviction, args.pool_eviction)
-    pool = OpponentPool(Path(args.output_dir) / FOLDER, args.pool_capacity, eviction) if kept else None
+    pool = OpponentPool(Path(args.output_dir) / POOL_FOLDER, args.pool_capacity, eviction) if kept else None
     return Opponents(shares, pool, args.matchmaking, players, engines)
 
 
 def _sampling(args: SpiralConfig) -> Sampling:
-    """As the policy samples."""
+    """As the policy samples, but for `generation_kwargs`."""
     return Sampling(
         temperature=args.temperature,
         top_p=args.top_p,
         top_k=args.top_k or 0,
         min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
         max_new_tokens=args.max_completion_length,
     )
 

@@ -12,6 +12,7 @@ from trl import GRPOConfig
 from trl_spiral.games import check_game
 from trl_spiral.opponents import get_scheme, parse_opponents
 from trl_spiral.opponents.pool import Eviction
+from trl_spiral.opponents.spec import POOL
 from trl_spiral.prompts import PROMPT_STYLES
 from trl_spiral.types import Sampling
 
@@ -99,7 +100,7 @@ class SpiralConfig(GRPOConfig):
             Environment variable that holds the key of endpoints among the opponents; empty for those that want none.
         endpoint_max_requests, endpoint_max_tokens (`int`, *optional*):
             What the whole run may ask of each endpoint, shared evenly among ranks. An endpoint whose share is spent is met
-            no more.
+            no more. A resumed run goes on from what had been spent at its checkpoint.
 
         > Parameters that control generation
 
@@ -387,8 +388,13 @@ class SpiralConfig(GRPOConfig):
             )
 
     def _check_opponents(self):
-        parse_opponents(self.opponents)
+        shares = parse_opponents(self.opponents)
         get_scheme(self.matchmaking)
+        if POOL not in shares and self.matchmaking != type(self).matchmaking:
+            raise ValueError(
+                f"`matchmaking` ({self.matchmaking!r}) chooses among earlier selves, and `opponents` ({self.opponents!r}) names "
+                "no pool. Add it, as in 'self:0.5,pool:0.5'."
+            )
         for name, least in (("pool_every", 1), ("pool_start", 0), ("pool_capacity", 1), ("pool_rating_games", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` ({getattr(self, name)}) must be at least {least}.")

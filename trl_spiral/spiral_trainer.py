@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, is_peft_model
 from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -30,6 +30,7 @@ from trl_spiral.advantages import (
 )
 from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together, write_needed
 from trl_spiral.checks import (
+    check_fresh_pool,
     check_output_dir,
     check_sharding,
     check_vllm,
@@ -174,7 +175,9 @@ class SpiralTrainer(GRPOTrainer):
         def selfplay_return(**kwargs):
             return self.rollout.reward_func(**kwargs)
 
-        adapters = self.pool.capacity if self.pool is not None and lora_config(model, peft_config) else None
+        adapters = None  # how many a vLLM must hold beside the policy's and the base model's
+        if lora_config(model, peft_config) and _meets_snapshots(args, matchmaker):
+            adapters = self.pool.capacity if self.pool is not None and self._meets(POOL) else 1
         with (
             warnings.catch_warnings(),
             _trl.own_vllm_generation(
@@ -197,16 +200,18 @@ class SpiralTrainer(GRPOTrainer):
                 peft_config=peft_config,
                 rollout_func=self.rollout,
             )
+        # Of a LoRA run, the base model is the one without an adapter, unless it began with one.
+        began_with_adapter = not isinstance(model, str) and is_peft_model(model)
+        self._keeps_base = self._meets(BASE) and (adapters is None or began_with_adapter)
         if self.pool is not None:
             self.add_callback(
                 OpponentPoolCallback(
                     self,
                     self.pool,
-                    # A pool that holds the base model alone takes no others.
-                    every=args.pool_every if self._meets(POOL) else args.max_steps + 1,
+                    every=args.pool_every if self._meets(POOL) else None,
                     start=args.pool_start,
                     dtype=getattr(torch, args.pool_dtype) if args.pool_dtype else None,
-                    base=self._meets(BASE) and adapters is None,
+                    base=self._keeps_base,
                     rating_games=args.pool_rating_games,
                     games=played,
                     restores=False,
@@ -313,7 +318,10 @@ class SpiralTrainer(GRPOTrainer):
 
     # ---- evaluation ----
     def evaluate(self, *args, **kwargs):
-        """Plays the same games of self-play every time, and moves no baseline, counter or random generator."""
+        """
+        Plays the same deals every time, against whoever is an opponent by then, and moves no baseline, rating, counter or
+        random generator.
+        """
         self.rollout.start_evaluation()
         batch, episodes = self.rollout.batch, self.rollout.episodes
         with _preserved_random_state():
@@ -343,11 +351,9 @@ class SpiralTrainer(GRPOTrainer):
                     f"There is no complete checkpoint in {self.args.output_dir}. Start without "
                     "`resume_from_checkpoint`."
                 )
-        if not resume_from_checkpoint and _has_snapshots(self.pool):
-            raise ValueError(
-                f"{self.pool.folder} holds snapshots of another run. Resume that one with `resume_from_checkpoint`, or choose "
-                "another `output_dir`."
-            )
+        if not resume_from_checkpoint and self.pool is not None:
+            check_fresh_pool(self.args, self.pool)
+            change_together(self.pool, self.pool.start_anew, self.is_world_process_zero())
         if resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint, self.args.world_size)
         output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
@@ -379,6 +385,7 @@ class SpiralTrainer(GRPOTrainer):
             # TRL reloads the reference from the initial model, not as far as it has been moved.
             save_model(self.accelerator.unwrap_model(self.ref_model), str(folder / _REFERENCE_FILE))
         if self.pool is not None and self.is_world_process_zero():
+            self.pool.save()
             write_needed(self.pool, folder)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
@@ -398,20 +405,25 @@ class SpiralTrainer(GRPOTrainer):
             load_model(self.accelerator.unwrap_model(self.ref_model), folder / _REFERENCE_FILE)
 
     def _restore_opponents(self, checkpoint: str) -> None:
-        opponents, saved = self.rollout.opponents, self.rollout.state.opponents
+        opponents, saved = self.rollout.opponents, self.rollout.state.opponents or {}
         if opponents is None:
             return
-        if saved is None:
-            saved = {}
-            logger.warning("%s is from before there were opponents, so the pool begins empty.", checkpoint)
-        pool = opponents.pool
-        if pool is not None:
-            before = saved.get("pool") or OpponentPool(pool.folder / "none").state_dict()
+        pool, before = opponents.pool, saved.get("pool")
+        if pool is None and before is not None:
+            logger.warning(
+                "%s had a pool of opponents, and this run meets none of them: it is left as it is.", checkpoint
+            )
+        elif pool is not None and before is None:
+            logger.warning("%s had no pool of opponents, so this run's begins empty.", checkpoint)
+            check_fresh_pool(self.args, pool)
+        elif pool is not None:
             keep = needed_by_checkpoints(self.args.output_dir)
-            change_together(
-                pool,
-                lambda: pool.restore(before, keep, self.args.pool_repair),
-                self.is_world_process_zero(),
+            repair = self.args.pool_repair
+            change_together(pool, lambda: pool.restore(before, keep, repair), self.is_world_process_zero())
+        if self._keeps_base and BASE not in pool:
+            raise ValueError(
+                f"The model that training started from is to be met as {BASE!r}, and {checkpoint} does not have it. Resume "
+                f"without {BASE!r} among the opponents, or name the model by its folder or Hub id."
             )
         opponents.load_state_dict({**saved, "pool": None})
 
@@ -436,11 +448,6 @@ def _meets_snapshots(args: SpiralConfig, matchmaker: Matchmaker | None) -> bool:
     if matchmaker is None:
         return not {POOL, BASE}.isdisjoint(parse_opponents(args.opponents))
     return isinstance(matchmaker, Opponents) and not {POOL, BASE}.isdisjoint(matchmaker.shares)
-
-
-def _has_snapshots(pool: OpponentPool | None) -> bool:
-    """Whether a pool holds snapshots that a run took, not only some that were there before it."""
-    return pool is not None and any(snapshot.step > 0 for snapshot in pool.snapshots)
 
 
 def make_estimator(args: SpiralConfig, games: Sequence[Game]) -> AdvantageEstimator:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, is_peft_model
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -45,10 +45,10 @@ class OpponentPoolCallback(TrainerCallback):
             Whose model is taken.
         pool ([`~opponents.OpponentPool`]):
             Where snapshots go.
-        every (`int`, defaults to `20`):
-            Optimizer steps between snapshots.
+        every (`int`, *optional*, defaults to `20`):
+            Optimizer steps between snapshots; `None` for none but the base model.
         start (`int`, defaults to `0`):
-            Step of the first.
+            Step of the first. The model at step 0 is `base`, so 0 means after the first `every` steps.
         dtype (`torch.dtype`, *optional*):
             In which floating-point weights are stored; by default as they are trained.
         base (`bool`, defaults to `False`):
@@ -72,7 +72,7 @@ class OpponentPoolCallback(TrainerCallback):
         self,
         trainer: Trainer,
         pool: OpponentPool,
-        every: int = 20,
+        every: int | None = 20,
         start: int = 0,
         dtype: torch.dtype | None = None,
         base: bool = False,
@@ -81,7 +81,7 @@ class OpponentPoolCallback(TrainerCallback):
         restores: bool = True,
         repair: bool = False,
     ) -> None:
-        if every < 1 or start < 0:
+        if (every is not None and every < 1) or start < 0:
             raise ValueError(f"Snapshots need `every` ({every}) of at least 1 and `start` ({start}) of at least 0.")
         if rating_games and not games:
             raise ValueError(f"{rating_games} games for ratings need `games` to play. Name them.")
@@ -100,16 +100,21 @@ class OpponentPoolCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         if state.global_step and self.restores:
             self._on_rank_zero(lambda: self._go_back(args.output_dir, state.global_step))
-        elif self.restores and any(snapshot.step > 0 for snapshot in self.pool.snapshots):
-            raise ValueError(
-                f"{self.pool.folder} holds snapshots of another run. Resume that one with `resume_from_checkpoint`, or "
-                "choose another folder for the pool."
-            )
+        elif self.restores and self.pool.has_own:
+            inside = Path(args.output_dir).resolve() in self.pool.folder.resolve().parents
+            if not inside or any(Path(args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
+                raise ValueError(
+                    f"{self.pool.folder} holds snapshots of another run. Resume that one with `resume_from_checkpoint`, or "
+                    "choose another folder for the pool."
+                )
+            # Of a run that was cut off before its first checkpoint.
+            self._on_rank_zero(self.pool.start_anew)
         if self.base and not state.global_step and BASE not in self.pool:
             self._take(0, BASE)
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step >= self.start and (state.global_step - self.start) % self.every == 0:
+        since = state.global_step - self.start
+        if self.every is not None and since >= 0 and since % self.every == 0:
             self._take(state.global_step, f"step-{state.global_step}")
             if state.is_world_process_zero and self.restores:
                 numbers = {"pool/size": float(len(self.pool)), "pool/bytes": float(self.pool.size)}
@@ -121,13 +126,18 @@ class OpponentPoolCallback(TrainerCallback):
         checkpoint = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         if self.restores and checkpoint.is_dir():
             write_needed(self.pool, checkpoint)
-        self.pool.save()
-        self._draw(args, state.global_step)
+        self._settle(args, state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
         if state.is_world_process_zero and len(self.pool):
-            self.pool.save()
-            self._draw(args, state.global_step)
+            self._settle(args, state.global_step)
+
+    def _settle(self, args, step: int) -> None:
+        """What is on disk, once older checkpoints have been rotated away: the index, and the snapshots that are needed."""
+        self.pool.save()
+        self.pool.sweep(needed_by_checkpoints(args.output_dir))
+        logger.info("The pool takes %.1f MB on disk, what checkpoints need included.", self.pool.bytes_on_disk() / 1e6)
+        self._draw(args, step)
 
     # ---- snapshots ----
     def _take(self, step: int, name: str) -> None:
@@ -135,7 +145,7 @@ class OpponentPoolCallback(TrainerCallback):
         sharded = self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled
         # Gathered on every rank together, where it is in shards.
         weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped) if sharded else None
-        kind: Kind = "adapter" if hasattr(model, "peft_config") else "weights"
+        kind: Kind = "adapter" if is_peft_model(model) else "weights"
 
         def write(folder: Path) -> None:
             state_dict = model.state_dict() if weights is None else weights
@@ -148,8 +158,7 @@ class OpponentPoolCallback(TrainerCallback):
         self._on_rank_zero(lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE, keep=keep))
         if self.rating_games and name in [snapshot.name for snapshot in self.pool.snapshots]:
             pairs = -(-self.rating_games // 2)
-            seed = self.trainer.args.seed
-            played = play_rating_games(self.trainer, self.pool, name, pairs, self.games, seed)
+            played = play_rating_games(self.trainer, self.pool, name, pairs, self.games, self.trainer.args.seed)
             self.pool.ratings.update(played, policy_moved=False)
         logger.info("%s joins the pool: %d snapshots, %.1f MB.", name, len(self.pool), self.pool.size / 1e6)
 
@@ -159,9 +168,13 @@ class OpponentPoolCallback(TrainerCallback):
         if needed.exists():
             state = json.loads(needed.read_text(encoding="utf-8"))
         else:
-            logger.warning("%s is missing: the pool goes on with the snapshots up to step %d.", needed, step)
-            state = self.pool.state_dict()
-            state["snapshots"] = [entry for entry in state["snapshots"] if entry["step"] <= step]
+            if any(snapshot.step > step for snapshot in self.pool.snapshots):
+                raise ValueError(
+                    f"{needed} is missing, so the pool in {self.pool.folder} may be another run's. Resume from a checkpoint "
+                    "of this run, or choose another folder for the pool."
+                )
+            logger.warning("%s is missing: the pool goes on as it is, up to step %d.", needed, step)
+            return
         self.pool.restore(state, needed_by_checkpoints(output_dir), self.repair)
 
     def _on_rank_zero(self, work: Callable[[], object]) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from itertools import count
 
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import gather_object
 from transformers import Trainer
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.policy import policy_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Played
+from trl_spiral.ranks import together
 from trl_spiral.rollout import Playing, Start, play, referee
 from trl_spiral.seeding import derive_seed
 
@@ -20,7 +21,7 @@ def play_rating_games(
     trainer: Trainer, pool: OpponentPool, name: str, pairs: int, games: Sequence[Game], seed: int
 ) -> list[Played]:
     """
-    Lets a snapshot play every other one. Every rank must call it; one engine plays, and all ranks are told.
+    Lets a snapshot play every other one. Every rank must call it, and is told all results.
 
     Args:
         trainer ([`~transformers.Trainer`]):
@@ -39,36 +40,35 @@ def play_rating_games(
     rivals = [snapshot.name for snapshot in pool.snapshots if snapshot.name != name]
     if not rivals:
         return []
-    folders = {one: pool.path(one) for one in (name, *rivals)}
-    played: list[Played] = []
-    with _trl.open_engine(trainer, folders) as engine:
-        if _trl.is_first_to_play(trainer):
-            policy = policy_player(trainer)
+    policy = policy_player(trainer)
+    tables = itertools.product(rivals, games, range(pairs))
+    seatings = [(*table, seat) for table in tables for seat in range(table[1].traits.seats)]
+    # Each engine plays its share; ranks that share one all ask it the same.
+    sharing = _trl.ranks_per_engine(trainer)
+    group, groups = trainer.accelerator.process_index // sharing, trainer.accelerator.num_processes // sharing
 
-            def starts() -> Iterator[Playing]:
-                counter = count()
-                for rival in rivals:
-                    for game in games:
-                        for deal in range(pairs):
-                            for seat in range(game.traits.seats):
-                                yield referee(
-                                    Start(
-                                        game=game,
-                                        players=tuple(
-                                            policy.playing_as(name if place == seat else rival)
-                                            for place in range(game.traits.seats)
-                                        ),
-                                        seed=derive_seed(seed, "rating", game.name, deal),
-                                        play_seed=derive_seed(seed, "rating", game.name, rival, deal, seat),
-                                        counter=next(counter),
-                                    )
-                                )
+    def starts() -> Iterator[Playing]:
+        for counter in range(group, len(seatings), groups):
+            rival, game, deal, seat = seatings[counter]
+            seats = range(game.traits.seats)
+            yield referee(
+                Start(
+                    game=game,
+                    players=[policy.playing_as(name if place == seat else rival) for place in seats],
+                    seed=derive_seed(seed, "rating", game.name, deal),
+                    play_seed=derive_seed(seed, "rating", game.name, rival, deal, seat),
+                    counter=counter,
+                )
+            )
 
-            played = [
-                Played(episode.players, episode.returns, episode.counter)
-                for episode in play(starts(), engine)
-                if not episode.ending.is_broken
-            ]
-    told = [played]
-    broadcast_object_list(told, from_process=0)
-    return told[0]
+    with _trl.open_engine(trainer, {one: pool.path(one) for one in (name, *rivals)}) as engine:
+        episodes = together(
+            lambda: list(play(starts(), engine)), lambda: None, lambda: _trl.restore_weights(trainer, engine)
+        )
+    results = [
+        Played(episode.players, episode.returns, episode.counter)
+        for episode in episodes
+        if not episode.ending.is_broken
+    ]
+    told = {result.counter: result for result in gather_object(results)}
+    return [told[counter] for counter in sorted(told)]

@@ -115,7 +115,8 @@ def read_adapter(folder: Path) -> Adapter:
         if b is None or b.shape[1] != len(a):
             raise ValueError(f"{folder} has no B that fits the A of {name}. Remove the snapshot.")
         patterns = config.get("alpha_pattern") or {}
-        alpha = patterns.get(get_pattern_key(patterns, name), config["lora_alpha"])
+        # PEFT matches them, which may begin with `^`, with the name of the layer in the base model.
+        alpha = patterns.get(get_pattern_key(patterns, name.removeprefix("base_model.model.")), config["lora_alpha"])
         adapter[name] = a, b * (alpha / (math.sqrt(len(a)) if config.get("use_rslora") else len(a)))
     if tensors or config.get("use_dora"):
         odd = next(iter(tensors), "DoRA")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import is_peft_model
 from torch.nn.functional import pad
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
 from transformers.generation import (
@@ -210,7 +211,7 @@ class Batch:
         self._style = style
         self._owners = self._places(rows)
         # A PEFT model's own signature tells nothing: it hands over whatever it is given.
-        base = style.model.get_base_model() if hasattr(style.model, "peft_config") else style.model
+        base = style.model.get_base_model() if is_peft_model(style.model) else style.model
         self._accepted = inspect.signature(base.forward).parameters
         prompts = [row.request.prompt_ids for row in rows]
         self._processors, criteria, self._cache, ends = self._prepare(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import is_peft_model
 from torch.distributed.tensor import DTensor
 
 
@@ -36,7 +37,7 @@ class FrozenCopy:
                 "The weights are sharded (ZeRO-3 or FSDP), and opponents that cannot share a batch with the policy need a "
                 "whole second copy of them. Train plain LoRA, or let vLLM generate."
             )
-        self._is_peft = hasattr(model, "peft_config")
+        self._is_peft = is_peft_model(model)
         frozen = [p for p in model.parameters() if not p.requires_grad] if self._is_peft else []
         memo = {id(tensor): tensor for tensor in [*frozen, *(model.buffers() if self._is_peft else ())]}
         self.model = copy.deepcopy(model, memo).eval()

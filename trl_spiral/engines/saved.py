@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import find_adapter_config_file
 
 from trl_spiral.engines.frozen import FrozenCopy
 from trl_spiral.engines.phases import PhasedEngine
-from trl_spiral.engines.transformers import TransformersEngine
+from trl_spiral.engines.transformers import TransformersEngine, generation_config
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.prompts import PromptRenderer
@@ -43,7 +44,7 @@ def saved_player(
     """
     model, tokenizer = _load(path, path, device)
     player = PolicyPlayer(PromptRenderer(tokenizer, prompt_style), sampling, policy=path)
-    return player, _engine(model, tokenizer, lambda name: None, [path])
+    return player, _engine(model, tokenizer, lambda name: None, [path], resident=path)
 
 
 def pool_players(
@@ -79,19 +80,20 @@ def pool_players(
 
 
 def _engine(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, load: Callable[[str], None], names: Collection[str]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    load: Callable[[str], None],
+    names: Collection[str],
+    resident: str | None = None,
 ) -> PhasedEngine:
-    # As TRL makes it: what stops a reply is the tokenizer's, and nothing is filtered unless a request asks for it.
-    config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id
-    )
-    return PhasedEngine(TransformersEngine(model, config, tokenizer=tokenizer), load, names)
+    inner = TransformersEngine(model, generation_config(model, tokenizer), tokenizer=tokenizer)
+    return PhasedEngine(inner, load, names, resident)
 
 
 def _load(path: str, tokenizer: str, device: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    adapter = Path(path) / "adapter_config.json"
-    base = json.loads(adapter.read_text())["base_model_name_or_path"] if adapter.is_file() else None
     try:
+        adapter = find_adapter_config_file(path)
+        base = json.loads(Path(adapter).read_text())["base_model_name_or_path"] if adapter else None
         # `AutoModelForCausalLM` loads an adapter onto its base by itself, but not as a PEFT model.
         model = AutoModelForCausalLM.from_pretrained(base or path)
         if base:

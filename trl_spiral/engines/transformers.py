@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
+from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
 from trl_spiral.engines.adapters import SideBySide
@@ -27,7 +28,7 @@ from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ADMISSION_SHARE = 1 / 4
 """
@@ -223,3 +224,15 @@ class TransformersEngine:
                 adapters=self._adapters,
             )
         return self._styles[sampling]
+
+
+def generation_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
+    """What TRL generates with where nobody says more: the tokenizer's end ends a reply, and so do all of the model's own."""
+    ends = model.generation_config.eos_token_id
+    ends = [ends] if isinstance(ends, int) else list(ends or ())
+    return GenerationConfig(
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=list(dict.fromkeys([tokenizer.eos_token_id, *ends])),
+        disable_compile=True,
+    )

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -27,12 +28,15 @@ from trl_spiral.types import POLICY
 logger = logging.getLogger(__name__)
 
 INDEX = "index.json"
+POOL_FOLDER = "opponents"
+"""Where a run keeps its pool, in its output folder: what is pushed to the Hub with the model."""
+
 FORMAT = 1
 Kind = Literal["adapter", "weights"]
 Eviction = Literal["oldest", "lowest", "ladder"]
 
 _OURS = re.compile(r"(step|past)-\d+|base|\.partial-.*")
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_CHECKPOINT = re.compile(r"(?:checkpoint|step)-(\d+)")
 _WEIGHT_FILES = {
     "adapter_config.json": "adapter",
     "model.safetensors": "weights",
@@ -88,6 +92,8 @@ class OpponentPool:
     Attributes:
         ratings ([`~opponents.ratings.Ratings`]):
             Ratings and results, kept in the index beside the snapshots.
+        run (`str`):
+            Identity of the run whose snapshots these are, so that no run sweeps away another's.
 
     Raises:
         ValueError: If an argument is out of range, or the index cannot be read.
@@ -102,6 +108,7 @@ class OpponentPool:
         self.capacity = capacity
         self.eviction: Eviction = eviction
         self.ratings = Ratings()
+        self.run = secrets.token_hex(8)
         self._snapshots: dict[str, Snapshot] = {}
         if (self.folder / INDEX).exists():
             self._take(_read(self.folder / INDEX))
@@ -113,9 +120,19 @@ class OpponentPool:
         return tuple(snapshot for snapshot in self._snapshots.values() if not snapshot.pinned)
 
     @property
+    def has_own(self) -> bool:
+        """Whether a run has taken snapshots, beside those that were there before it."""
+        return any(snapshot.step > 0 for snapshot in self.snapshots)
+
+    @property
     def size(self) -> int:
         """Bytes that the index accounts for, pinned snapshots included."""
         return sum(snapshot.size for snapshot in self._snapshots.values())
+
+    def bytes_on_disk(self) -> int:
+        """Bytes that snapshots take in the folder, those included that are kept for checkpoints alone."""
+        folders = [path for path in self.folder.glob("*") if path.is_dir() and _OURS.fullmatch(path.name)]
+        return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
     def __len__(self) -> int:
         return len(self.snapshots)
@@ -137,7 +154,7 @@ class OpponentPool:
         return [clause for snapshot in self._snapshots.values() if (clause := self._problem(snapshot))]
 
     def table(self) -> str:
-        """Markdown: each snapshot's step, kind, size, rating and the policy's results against it."""
+        """Markdown: each snapshot's step, kind, size and rating."""
         lines = ["| snapshot | step | kind | MB | rating | 95 % |", "|---|---:|---|---:|---:|---:|"]
         for snapshot in self._snapshots.values():
             rating = self.ratings.rating(snapshot.name)
@@ -175,7 +192,8 @@ class OpponentPool:
                 Names of snapshots whose files must stay, whether listed or not: a checkpoint needs them.
 
         Raises:
-            ValueError: If the pool holds a snapshot of that name, or nothing was written.
+            ValueError: If the pool holds a snapshot of that name, nothing was written, or the folder has no index and
+                others' folders in it that are called like snapshots.
         """
         name = name or f"step-{step}"
         if name in self._snapshots:
@@ -184,6 +202,7 @@ class OpponentPool:
             )
         if not _OURS.fullmatch(name):
             raise ValueError(f"A snapshot's name ({name!r}) must be step-N, past-N or base.")
+        self._claim()
         unfinished = self.folder / f".partial-{name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
@@ -200,6 +219,18 @@ class OpponentPool:
         self.save()
         self.sweep(keep)
         return snapshot
+
+    def _claim(self) -> None:
+        """Makes the folder the pool's own, before anything in it may be deleted."""
+        if (self.folder / INDEX).exists():
+            return
+        strangers = sorted(path.name for path in self.folder.glob("*") if path.is_dir() and _OURS.fullmatch(path.name))
+        if strangers:
+            raise ValueError(
+                f"{self.folder} has no index of a pool and holds {strangers[0]}, which a pool would delete. Give the pool a "
+                "folder of its own."
+            )
+        self.save()
 
     def _list(self, snapshot: Snapshot) -> None:
         """Takes a snapshot into the index, and strikes off whoever has to leave."""
@@ -222,6 +253,18 @@ class OpponentPool:
         now = held[-1].step + max(1, held[-1].step - held[-2].step)
         ages = [now - snapshot.step for snapshot in held]
         return held[min(range(1, len(held) - 1), key=lambda i: (ages[i - 1] / ages[i + 1], -i))]
+
+    def start_anew(self, keep: Collection[str] = ()) -> None:
+        """Forgets the snapshots that a run has taken, and keeps those that were there before it."""
+        for snapshot in list(self._snapshots.values()):
+            if snapshot.step > 0 or snapshot.pinned:
+                del self._snapshots[snapshot.name]
+                self.ratings.forget(snapshot.name)
+        self.ratings.forget(POLICY)
+        self.run = secrets.token_hex(8)
+        if (self.folder / INDEX).exists():
+            self.save()
+            self.sweep(keep)
 
     def save(self) -> None:
         """Writes the index, ratings included: the old one or the whole new one is there at every moment."""
@@ -262,6 +305,7 @@ class OpponentPool:
                 for snapshot in self._snapshots.values()
             ],
             "ratings": self.ratings.state_dict(),
+            "run": self.run,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -270,7 +314,7 @@ class OpponentPool:
 
     def restore(self, state: Mapping[str, Any], keep: Collection[str] = (), repair: bool = False) -> None:
         """
-        Goes back to an earlier index, whose snapshots must all be there, whole.
+        Goes back to an earlier index of the same run, whose snapshots must all be there, whole.
 
         To be called by one process; others call `load_state_dict` with this one's new `state_dict`.
 
@@ -283,9 +327,14 @@ class OpponentPool:
                 Whether to go on without snapshots that are missing or damaged.
 
         Raises:
-            ValueError: If a snapshot is missing or damaged and `repair` is off.
+            ValueError: If a snapshot is missing or damaged and `repair` is off, or the pool holds another run's.
         """
         before = self.state_dict()
+        if self.has_own and state["run"] != self.run:
+            raise ValueError(
+                f"{self.folder} holds snapshots of another run than the checkpoint's. Give this run's pool its own folder back, "
+                "or another one."
+            )
         self._take(state)
         damaged = {name: clause for name in list(self._snapshots) if (clause := self._problem(self._snapshots[name]))}
         if damaged and not repair:
@@ -302,6 +351,7 @@ class OpponentPool:
         self.sweep(keep)
 
     def _take(self, state: Mapping[str, Any]) -> None:
+        self.run = state["run"]
         self._snapshots = {}
         for entry in state["snapshots"]:
             files = {path: (int(size), str(digest)) for path, (size, digest) in entry["files"].items()}
@@ -337,7 +387,8 @@ class OpponentPool:
 
         Args:
             checkpoints (`str`):
-                Folder with `checkpoint-N` folders, of any trainer: LoRA adapters or whole models in safetensors.
+                Folder with `checkpoint-N` folders, of any trainer, or another pool's: LoRA adapters or whole models in
+                safetensors.
             folder (`str`):
                 The new pool's folder.
             capacity, eviction:

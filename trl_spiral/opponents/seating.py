@@ -7,6 +7,7 @@ whom the policy meets next. All ranks are told the same, so all of them know the
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,14 @@ from typing import Any, Protocol, runtime_checkable
 from trl_spiral.advantages import Result
 from trl_spiral.opponents.matchmaking import Candidate, Scheme, get_scheme, probabilities
 from trl_spiral.opponents.pool import OpponentPool
-from trl_spiral.opponents.ratings import Played
+from trl_spiral.opponents.ratings import Played, Ratings
 from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players.base import Player
 from trl_spiral.rollout import Engine
 from trl_spiral.types import BASE, POLICY
+
+
+logger = logging.getLogger(__name__)
 
 
 class Matchmaker(Protocol):
@@ -90,6 +94,7 @@ class Opponents:
     ) -> None:
         self.shares = dict(shares or {SELF: 1.0})
         self.pool = pool
+        self._ratings = Ratings()
         self.players = dict(players or {})
         self.engines = dict(engines or {})
         self._scheme = get_scheme(matchmaking) if isinstance(matchmaking, str) else matchmaking
@@ -113,9 +118,8 @@ class Opponents:
             `dict[str, Path | None]`: Folders of the weights that may be asked for, by policy name; `None` for the base
             model of a LoRA run.
         """
-        self._spent = {
-            name for name, engine in self.engines.items() if isinstance(engine, LimitedEngine) and engine.spent
-        }
+        spent = {name for name, engine in self.engines.items() if isinstance(engine, LimitedEngine) and engine.spent}
+        self._spent = {share for share, player in self.players.items() if {share, player.name} & spent}
         needed: dict[str, Path | None] = {}
         if POOL in self.shares and self.pool is not None:
             candidates = self.candidates()
@@ -127,6 +131,11 @@ class Opponents:
         if BASE in self.shares:
             needed[BASE] = self.pool.path(BASE) if self.pool is not None and BASE in self.pool else None
         return needed
+
+    @property
+    def ratings(self) -> Ratings:
+        """How everybody has fared: the pool's, where there is one."""
+        return self._ratings if self.pool is None else self.pool.ratings
 
     def candidates(self) -> list[Candidate]:
         """The earlier selves, oldest first, and the policy."""
@@ -176,9 +185,11 @@ class Opponents:
         """
         Learns how games of training ended. To be called on every rank with the same results, in order of their counters.
         """
-        self._met = Counter(result.opponent for result in results)
-        if self.pool is not None:
-            self.pool.ratings.update(
+        self._met = Counter(
+            "+".join(sorted({self.kind(name) for name in result.players} - {POLICY})) or SELF for result in results
+        )
+        if set(self.shares) != {SELF}:
+            self.ratings.update(
                 [
                     Played(result.players, result.returns, result.counter)
                     for result in results
@@ -191,6 +202,7 @@ class Opponents:
         """All that a resumed run needs, as plain values; of engines that come to an end, this rank's own share."""
         return {
             "pool": None if self.pool is None else self.pool.state_dict(),
+            "ratings": self._ratings.state_dict(),
             "engines": {
                 name: engine.state_dict() for name, engine in self.engines.items() if isinstance(engine, LimitedEngine)
             },
@@ -200,10 +212,14 @@ class Opponents:
         """Takes back what `state_dict` gave, but for the pool's files: see [`OpponentPool.restore`]."""
         if self.pool is not None and state.get("pool") is not None:
             self.pool.load_state_dict(state["pool"])
+        if "ratings" in state:
+            self._ratings.load_state_dict(state["ratings"])
         for name, used in state.get("engines", {}).items():
             engine = self.engines.get(name)
             if isinstance(engine, LimitedEngine):
                 engine.load_state_dict(used)
+            else:
+                logger.warning("What %s has been asked so far is forgotten: it is no opponent any more.", name)
 
     def metrics(self) -> dict[str, float]:
         """What is worth logging of the latest batch and of the pool, by name."""
@@ -212,5 +228,5 @@ class Opponents:
         total = sum(self._met.values())
         numbers = {f"share/{name}": met / total for name, met in sorted(self._met.items())}
         if self.pool is not None:
-            numbers |= {"size": float(len(self.pool)), "bytes": float(self.pool.size), **self.pool.ratings.metrics()}
-        return numbers
+            numbers |= {"size": float(len(self.pool)), "bytes": float(self.pool.size)}
+        return numbers | self.ratings.metrics()
