@@ -156,7 +156,7 @@ class TestFolder:
 
     def test_a_pool_of_another_run_is_left_alone(self, trained, model_dir, tmp_path):
         adapter, trainer = trained
-        train(model_dir, tmp_path / "out", adapter=adapter, max_steps=3, opponents="self")
+        train(model_dir, tmp_path / "out", adapter=adapter, max_steps=3, opponents="self", matchmaking="uniform")
         shutil.copytree(trainer.pool.folder, tmp_path / "out" / "opponents")
 
         with pytest.raises(ValueError, match="holds snapshots of an earlier run"):
@@ -182,7 +182,7 @@ class TestFolder:
     def test_a_checkpoint_from_before_there_were_opponents_begins_with_an_empty_pool(
         self, model_dir, tmp_path, caplog
     ):
-        train(model_dir, tmp_path, max_steps=3, opponents="self")
+        train(model_dir, tmp_path, max_steps=3, opponents="self", matchmaking="uniform")
         path = tmp_path / "checkpoint-3" / "selfplay_state_0.pt"
         state = torch.load(path)
         del state["rollout"]["opponents"]
