@@ -7,7 +7,14 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from policies_for_tests import LORA, OWN_TOKEN, SNAPSHOT_LORAS, asked_of, lora_model, save_base, teach
 from safetensors.torch import load_file, save_file
-from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, Qwen3ForCausalLM
+from transformers import (
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3ForCausalLM,
+)
 
 from trl_spiral.engines import adapters as adapters_module
 from trl_spiral.engines import decoding
@@ -165,8 +172,8 @@ class TestReplies:
         monkeypatch.setattr(adapters_module, "BOUND_BY_ARITHMETIC", devices)
         models, folders = strangers
         adapters = side_by_side(models[POLICY], folders)
-        ids = torch.tensor([asked_of(models, count=5)[0].prompt_ids] * 5)
         names = list(models)
+        ids = torch.tensor([asked_of(models, count=5)[0].prompt_ids] * len(names))
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
             with adapters.installed():
                 adapters.choose(adapters.places(names), ids.shape[1])
@@ -355,6 +362,19 @@ class TestObstacles:
         found = obstacle(lora_model(folders[BASE], **changes))
 
         assert (found is None) if why is None else (why in found)
+
+    def test_layers_that_are_given_all_rows_as_one_list_are_known_beforehand(self):
+        # Its shared expert is, and its attention is not.
+        shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, vocab_size=99)
+        experts = dict(
+            num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, shared_expert_intermediate_size=8
+        )
+        model = Qwen2MoeForCausalLM(Qwen2MoeConfig(**shape, **experts, max_position_embeddings=64)).eval()
+        attention = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"]))
+        assert obstacle(attention) is None
+        found = obstacle(get_peft_model(attention.unload(), LoraConfig(target_modules=["q_proj", "down_proj"])))
+
+        assert "shared_expert.down_proj is given the positions of all rows as one list" in found
 
     def test_positions_that_belong_to_no_row_are_refused(self, speakers):
         folders, model = speakers

@@ -98,6 +98,27 @@ class TestBudget:
 
         assert budget.spent and not larger.spent
 
+    @pytest.mark.parametrize(("limit", "spent"), [(100, True), (90, True), (101, False), (None, False)])
+    def test_one_that_could_not_hold_a_request_stays_spent_until_it_is_larger(self, limit, spent):
+        budget = Budget(max_tokens=100)
+        budget.reserve(60)
+        budget.settle(60, 50)
+        budget.reserve(51)
+        resumed = Budget(max_tokens=limit)
+        resumed.load_state_dict(budget.state_dict())
+
+        assert budget.spent
+        assert resumed.spent is spent
+        assert resumed.reserve(1) is not spent
+
+    def test_what_was_never_sent_costs_nothing(self):
+        budget = Budget(max_requests=1, max_tokens=100)
+        budget.reserve(60)
+        budget.settle(60, 50, sent=False)
+
+        assert (budget.requests, budget.tokens, budget.spent) == (0, 0, False)
+        assert budget.reserve(100)
+
     @pytest.mark.parametrize("limits", [{"max_requests": 0}, {"max_tokens": -5}])
     def test_refuses_one_that_holds_nothing(self, limits):
         with pytest.raises(ValueError, match="must be at least 1"):

@@ -467,6 +467,23 @@ class TestBudget:
 
         assert engine.metrics()["requests"] == len(server.seen) == 2
 
+    def test_what_is_aborted_once_its_share_was_taken_costs_nothing(self, server, make, monkeypatch):
+        engine = make(max_in_flight=1)
+        budget = engine._budget
+        reserve = budget.reserve
+
+        def reserve_and_abort(tokens):
+            granted = reserve(tokens)
+            engine.abort([0])
+            return granted
+
+        monkeypatch.setattr(budget, "reserve", reserve_and_abort)
+        engine.add(0, ASKED)
+        wait_until(lambda: not budget._reserved and engine._line._done.qsize() == 1)
+        state = engine.state_dict()
+
+        assert (state["requests"], state["tokens"], len(server.seen)) == (0, 0, 0)
+
     def test_refuses_one_that_holds_nothing(self, make):
         with pytest.raises(ValueError, match=r"`max_requests` \(0\) must be at least 1"):
             make(max_requests=0)

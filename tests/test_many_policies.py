@@ -144,6 +144,12 @@ class TestOpenEngine:
         with pytest.raises(ValueError, match="Only LoRA leaves the base model intact"):
             with _trl.open_engine(whole, {BASE: None}) as engine:
                 ask(engine, [BASE])
+        drained = RecordingTrainer(
+            str(base), config(tmp_path), games=games(["Sum-v0"]), peft_config=lora(init_lora_weights="pissa")
+        )
+        with pytest.raises(ValueError, match="changes the weights below the adapter, so that without it they are no"):
+            with _trl.open_engine(drained, {BASE: None}):
+                pass
         with pytest.raises(ValueError, match="holds no LoRA adapter"):
             with _trl.open_engine(trainer_of(base, folders, "lora", tmp_path), {"a": folders["whole"]["step-1"]}):
                 pass

@@ -161,6 +161,14 @@ class TestVLLMGeneration:
     def test_has_the_methods_that_are_overridden(self, name):
         assert list(inspect.signature(getattr(vllm_generation.VLLMGeneration, name)).parameters) == ["self"]
 
+    def test_merges_the_adapter_only_where_it_lists_weights(self):
+        # Hence an override of that method alone keeps the base weights and the adapter apart.
+        listing = inspect.getsource(vllm_generation.VLLMGeneration._iter_named_params)
+        merged = len(re.findall(r"\bmerge_adapter\b", self.SOURCE))
+
+        assert merged >= 1
+        assert len(re.findall(r"\bmerge_adapter\b", listing)) == merged
+
     def test_looks_at_no_result_when_it_drops_the_prefix_cache(self):
         # Once it does, ours need not.
         assert "            self.llm.reset_prefix_cache()\n" in self.SOURCE

@@ -1,6 +1,12 @@
 """Adapters as vLLM takes them: which it can serve, and the files it reads. None of this needs vLLM itself."""
 
 import os
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,13 +14,14 @@ from training_runs import config, lora
 
 from trl_spiral import _trl
 from trl_spiral.checks import check_vllm, colocate_kwargs
+from trl_spiral.engines import vllm_lora
 from trl_spiral.engines.vllm_lora import (
     adapter_of_zeros,
     check_adapter,
     check_lora_config,
-    fingerprint,
     is_adapter,
     largest_rank,
+    load_into_server,
     save_adapter,
 )
 
@@ -136,14 +143,143 @@ class TestFiles:
         assert adapter_of_zeros(first) == zeros
         assert adapter_of_zeros(save_adapter(make(r=4), tmp_path / "narrow")) != zeros
 
-    def test_that_are_written_again_are_others(self, make, tmp_path):
-        folder = save_adapter(make(), tmp_path / "policy-0")
-        before = fingerprint(folder)
-        assert fingerprint(folder) == before
-        weights = folder / "adapter_model.safetensors"
-        os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
 
-        assert fingerprint(folder) != before
+class TestTheScratchFolder:
+    SCRIPT = (
+        "import os, signal, sys\nfrom trl_spiral.engines.vllm_lora import scratch_folder\n"
+        "(scratch_folder() / 'file').touch()\nprint(scratch_folder())\nsys.stdout.flush()\n"
+        "if sys.argv[1] == 'die': os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    def test_is_gone_with_its_process_or_with_the_next_one(self, tmp_path):
+        (tmp_path / "trl_spiral_mine").mkdir()  # whoever's that is
+
+        def run(how):
+            command = [sys.executable, "-c", self.SCRIPT, how]
+            done = subprocess.run(command, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True)
+            return Path(done.stdout.strip())
+
+        killed = run("die")
+        assert (killed / "file").is_file()
+        # One of a process that lives, and one of another machine's.
+        living = tmp_path / killed.name.replace(killed.name.split("_")[-2], str(os.getpid()))
+        living.mkdir()
+        elsewhere = tmp_path / killed.name.replace("trl_spiral_", "trl_spiral_another-")
+        elsewhere.mkdir()
+        run("live")
+
+        assert {path.name for path in tmp_path.iterdir()} == {"trl_spiral_mine", living.name, elsewhere.name}
+
+
+class AnsweringServer(ThreadingHTTPServer):
+    """A server with a page for each last part of a path: a status and a body."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.base_url = f"http://127.0.0.1:{self.server_port}"
+        self.pages = {"models": (200, b'{"data": [{"id": "trl_spiral-old"}]}')}
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        status, body = self.server.pages.get(self.path.rpartition("/")[2], (200, b""))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *args):
+        pass
+
+
+class TestLoadingIntoAServer:
+    @pytest.fixture
+    def server(self):
+        with AnsweringServer() as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            yield server
+            server.shutdown()
+            thread.join()
+
+    @pytest.fixture
+    def folders(self, make, tmp_path):
+        return {"policy": save_adapter(make(), tmp_path / "policy-0")}
+
+    def test_names_each_adapter(self, server, folders):
+        (name,) = load_into_server(server.base_url, folders).values()
+
+        assert name.startswith("trl_spiral-policy-")
+
+    @pytest.mark.parametrize(
+        ("page", "answer", "complaint"),
+        [
+            ("models", (503, b"starting"), r"does not tell which adapters it holds \(HTTP 503: starting\)"),
+            ("models", (200, b"<html>"), r"gave no answer that can be read \(JSONDecodeError"),
+            ("models", (200, b"{}"), r"gave no answer that can be read \(KeyError: 'data'\)"),
+            ("unload_lora_adapter", (500, b"no"), r"does not drop the adapter trl_spiral-old \(HTTP 500: no\)"),
+            ("load_lora_adapter", (404, b"no"), r"does not take the adapter in .*Start it with `VLLM_ALLOW_RUNTIME"),
+        ],
+        ids=["status", "no JSON", "no list", "unload", "load"],
+    )
+    def test_says_in_one_sentence_what_is_wrong(self, page, answer, complaint, server, folders):
+        server.pages[page] = answer
+
+        with pytest.raises(RuntimeError, match=complaint):
+            load_into_server(server.base_url, folders)
+
+    def test_does_not_wait_for_ever(self, folders, monkeypatch):
+        monkeypatch.setattr(vllm_lora, "TIMEOUT", 0.2)
+        with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RuntimeError, match="ReadTimeout"):
+            load_into_server(f"http://127.0.0.1:{silent.getsockname()[1]}", folders)
+
+
+class TestRanks:
+    """What the others do when the first cannot load adapters into the server that they share."""
+
+    @pytest.fixture
+    def serve(self, make, tmp_path, monkeypatch):
+        """`serve` as a rank calls it, after what it would be told; what it has told others."""
+        sent = []
+
+        def serve(is_main_process, told=None):
+            def broadcast(objects, from_process):
+                if is_main_process:
+                    sent.append(list(objects))
+                else:
+                    objects[:] = told
+
+            monkeypatch.setattr(_trl, "broadcast_object_list", broadcast)
+            generation = SimpleNamespace(
+                accelerator=SimpleNamespace(is_main_process=is_main_process),
+                policy_adapter=tmp_path,
+                _find_boot_id=lambda: "1",
+                server_base_url="http://nowhere",
+            )
+            return _trl.SpiralVLLMGeneration.serve(generation, {})
+
+        serve.sent = sent
+        return serve
+
+    def test_stop_with_its_reason(self, serve, monkeypatch):
+        def refuse(base_url, folders):
+            raise RuntimeError("The server has no room.")
+
+        monkeypatch.setattr(_trl, "load_into_server", refuse)
+        with pytest.raises(RuntimeError, match=r"^The server has no room\.$"):
+            serve(is_main_process=True)
+        (told,) = serve.sent
+        with pytest.raises(RuntimeError, match="Rank 0 has failed, .*: RuntimeError: The server has no room"):
+            serve(is_main_process=False, told=told)
+
+    def test_go_on_with_what_it_found(self, serve, monkeypatch):
+        monkeypatch.setattr(_trl, "load_into_server", lambda base_url, folders: {"policy": "name"})
+        first = serve(is_main_process=True)
+
+        assert serve(is_main_process=False, told=serve.sent[0]) == first == {"policy": "name"}
 
 
 class TestBeforeTraining:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,6 +33,7 @@ from trl_spiral.engines.http import ServerEngine
 from trl_spiral.engines.memory import rows_that_fit
 from trl_spiral.engines.phases import PhasedEngine
 from trl_spiral.engines.router import Router
+from trl_spiral.engines.snapshots import check_base
 from trl_spiral.engines.transformers import TransformersEngine, generation_config
 from trl_spiral.engines.vllm import VLLMEngine, load_weights, lora_request
 from trl_spiral.engines.vllm_lora import (
@@ -51,6 +52,8 @@ from trl_spiral.types import POLICY, Sampling
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
+
+Found = TypeVar("Found")
 
 TRL_ATTRIBUTES = (
     "_step",
@@ -150,8 +153,8 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             super()._init_vllm()
         finally:
             vllm_generation.LLM = llm
-        if self.mode == "server" and self.accelerator.is_main_process:
-            self.boot_id = self._find_boot_id()
+        if self.mode == "server":
+            self.boot_id = _found_by_rank_zero(self._find_boot_id, self.accelerator.is_main_process)
         if self.mode == "server" and self.adapters:
             # Tried now, so that a server that takes no adapters is found before the first roll-out.
             self._renew_adapter()
@@ -184,9 +187,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             main = self.accelerator.is_main_process
             # Noted before: a server that is started again from here on will be found to be another. All ranks are told,
             # since all gather what is sharded.
-            found = [self._find_boot_id() if main else None]
-            broadcast_object_list(found, from_process=0)
-            boot = found[0]
+            boot = _found_by_rank_zero(self._find_boot_id, main)
             if main and boot != self.boot_id:
                 self.vllm_client.close_communicator()
                 self.vllm_client.init_communicator(device=self.accelerator.device)
@@ -195,7 +196,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
                 self._base_synced_to = boot
             if self.adapters:
                 self._renew_adapter()
-            dropped = not main or self._server_drops_prefix_cache()
+            dropped = _found_by_rank_zero(self._server_drops_prefix_cache, main)
         if not dropped:
             raise RuntimeError(
                 "vLLM declined to drop its prefix cache after its weights had changed, as it does while requests are in "
@@ -219,10 +220,11 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
 
         Raises:
             RuntimeError: If the server does not take one.
+            ConnectionError: On rank 0, if the server cannot be reached.
         """
         self.snapshots = dict(snapshots)
-        names: list[Any] = [None]
-        if self.accelerator.is_main_process:
+
+        def load() -> dict[str, str]:
             assert self.policy_adapter is not None, "there is one from the start"
             self._find_boot_id()  # which waits for a server that is on its way back
             # Zeros for the base model: a vLLM on a CPU gives rows without an adapter that of another, and a server does
@@ -231,10 +233,9 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
                 policy: adapter_of_zeros(self.policy_adapter) if folder is None else Path(folder)
                 for policy, folder in {POLICY: self.policy_adapter, **snapshots}.items()
             }
-            names = [load_into_server(base_url(self), folders)]
-        broadcast_object_list(names, from_process=0)
-        served: dict[str, str] = names[0]
-        return served
+            return load_into_server(base_url(self), folders)
+
+        return _found_by_rank_zero(load, self.accelerator.is_main_process)
 
     def _check_adapters(self) -> None:
         """Raises `ValueError`, before an engine is made, where the adapter in training cannot be served as one."""
@@ -267,8 +268,12 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
         folder = scratch_folder() / f"{POLICY}-{next(self._renewals)}"
         adapter = [parameter for name, parameter in self.model.named_parameters() if self.model.prefix in name]
         with self._dist.gather_params(adapter):
-            if self.mode == "colocate" or self.accelerator.is_main_process:
+            if self.mode == "colocate":
                 self.policy_adapter = save_adapter(self.model, folder)
+            else:
+                main = self.accelerator.is_main_process
+                saved = _found_by_rank_zero(lambda: save_adapter(self.model, folder), main)
+                self.policy_adapter = saved if main else None
         if old is not None:
             if self.mode == "colocate":
                 # It is the last that was used, and would be the last to make room for others.
@@ -288,6 +293,31 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             if answer.ok and (not answer.content or answer.json().get("success")):
                 return True
         return False
+
+
+def _found_by_rank_zero(find: Callable[[], Found], is_main_process: bool) -> Found:
+    """
+    What rank 0 finds, on every rank. Every rank must call it, and none is left waiting where it fails.
+
+    Raises:
+        RuntimeError: On every rank but the first, if it fails there; the first raises what it raised.
+    """
+    failure: Exception | None = None
+    told: list[Any] = [None, ""]
+    if is_main_process:
+        try:
+            told[0] = find()
+        except Exception as error:
+            failure = error
+            told[1] = f"{type(error).__name__}: {error}"
+    broadcast_object_list(told, from_process=0)
+    if failure is not None:
+        raise failure
+    found, reason = told
+    if reason:
+        raise RuntimeError(f"Rank 0 has failed, and this rank stops with it: {reason}")
+    result: Found = found
+    return result
 
 
 def base_url(generation: VLLMGeneration) -> str:
@@ -421,7 +451,10 @@ def _colocated_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]
 def _colocated_phases(
     trainer: GRPOTrainer, snapshots: Mapping[str, Path | None], options: dict[str, Any]
 ) -> Iterator[PhasedEngine]:
-    """The colocated vLLM with whole weights that are put in place of one another, the policy's again at the end."""
+    """
+    The colocated vLLM with whole weights that are put in place of one another, the policy's again at the end. That last time
+    comes after the engine was asked for its metrics, so it is one more than `weight_switches` tells.
+    """
     generation, step = trainer.vllm_generation, trainer._last_loaded_step
 
     def load(policy: str) -> None:
@@ -526,6 +559,8 @@ def _transformers_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | No
 def _engine_of_several(trainer: GRPOTrainer, model: Any, snapshots: Mapping[str, Path | None]) -> Iterator[Engine]:
     """Adapters side by side in one batch where they can be, and otherwise snapshots in turn beside the policy."""
     continuous = _batches_continuously(trainer)
+    if None in snapshots.values() and is_peft_model(model):
+        check_base(model.peft_config[model.active_adapter])
     adapters = None
     if is_peft_model(model) and obstacle(model) is None:
         adapters = read_adapters(snapshots, _shelves.setdefault(trainer, {}))

@@ -2,13 +2,16 @@
 What opponents cost: turns a second of mirror self-play, and of play in which half of the games are against eight snapshots,
 seats drawn fairly. The same games with replies of the same lengths in the same run, the two in turn.
 
-* lora: the policy and its snapshots are adapters, side by side in one batch.
-* whole (transformers only): they are whole models, and the snapshots take turns at a second copy.
+* lora: the policy and its snapshots are adapters, side by side in one batch. A vLLM that may have to serve adapters is slower
+  than one that need not even in mirror self-play, so there is a row of that too, by an engine of its own and before the
+  others: the policy's adapter merged into the weights, which is how a run without opponents generates.
+* whole (transformers only, with `--whole`): they are whole models, and the snapshots take turns at a second copy.
 
 Turns are all that were decoded, an opponent's too; trained turns are those of the policy.
 
     python tests/benchmarks/bench_opponents.py --engine transformers
-    python tests/benchmarks/bench_opponents.py --engine vllm --hidden 256
+    python tests/benchmarks/bench_opponents.py --engine transformers --whole
+    python tests/benchmarks/bench_opponents.py --engine vllm
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from bench_generation import TURNS, Talk, Talker, make_model  # sets the environment up before torch is imported
 
@@ -33,7 +39,10 @@ from trl_spiral.types import POLICY, Observation, Request
 OPPONENTS = [f"step-{number}" for number in range(1, 9)]
 ENDLESS = 10**6  # an end-of-turn token that never comes, so that every reply is as long as it shall be
 
-Opened = Callable[[], Engine]
+MIRROR, MERGED, AGAINST = "mirror", "mirror, merged weights", "eight opponents"
+
+Ways = dict[str, tuple[list[str], Callable[[], Engine]]]
+"""By how is played: the opponents, and how the engine is opened."""
 
 
 class Seated(Talker):
@@ -57,7 +66,9 @@ def games(number: int, against: list[str], median: float, cap: int) -> Iterator[
         yield referee(Start(Talk(), players, seed=counter, play_seed=derive_seed(0, counter), counter=counter))
 
 
-def speeds(number: int, against: list[str], args: argparse.Namespace, open_engine: Opened) -> dict[str, float]:
+def speeds(
+    number: int, against: list[str], args: argparse.Namespace, open_engine: Callable[[], Engine]
+) -> dict[str, float]:
     """Turns and trained turns a second of one batch of games, opening the engine included, and what the engine tells."""
     started = time.perf_counter()
     engine = open_engine()
@@ -68,31 +79,62 @@ def speeds(number: int, against: list[str], args: argparse.Namespace, open_engin
     return {"turns": number * TURNS / seconds, "trained": trained / seconds, **engine.metrics()}
 
 
-def save_policies(folder: str, rank: int) -> dict[str, dict[str, Path]]:
-    """Random adapters and random whole models, by kind and policy."""
+def measure(ways: Ways, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Medians of what `speeds` tells, by how is played: a batch of each, then the next of each."""
+    seen: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    for repeat in range(-1, args.repeats):
+        for way, (against, open_engine) in ways.items():
+            number = args.in_flight * (args.games if repeat >= 0 else 1)
+            told = speeds(number, against, args, open_engine)
+            if repeat >= 0:  # before that, it warms up
+                seen[way].append(told)
+    return {
+        way: {name: statistics.median(told.get(name, 0.0) for told in batches) for name in batches[0]}
+        for way, batches in seen.items()
+    }
+
+
+def show(kind: str, medians: dict[str, dict[str, float]]) -> None:
+    """Rows of the table."""
+    for way, told in medians.items():
+        shares = [
+            f"{told['turns'] / medians[mirror]['turns']:.2f}" if mirror in medians else ""
+            for mirror in (MIRROR, MERGED)
+        ]
+        switches = told.get("weight_switches", 0.0)
+        print(
+            f"| {kind} | {way} | {told['turns']:.1f} | {told['trained']:.1f} | {' | '.join(shares)} | {switches:g} |",
+            flush=True,
+        )
+
+
+def save_policies(folder: str, rank: int, whole: bool) -> dict[str, dict[str, Path]]:
+    """Random adapters, the policy's merged into the model too, and if asked random whole models: by kind and policy."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import Qwen3ForCausalLM
 
-    saved: dict[str, dict[str, Path]] = {"lora": {}, "whole": {}}
+    saved: dict[str, dict[str, Path]] = {"lora": {}, "merged": {}, "whole": {}}
     config = LoraConfig(
         r=rank, lora_alpha=rank, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
     )
     for seed, name in enumerate([POLICY, *OPPONENTS]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM.from_pretrained(folder)
-        for kind in saved:
-            saved[kind][name] = Path(folder, kind, name)
-        model.save_pretrained(saved["whole"][name])
-        get_peft_model(model, config).save_pretrained(saved["lora"][name])
+        if whole:
+            saved["whole"][name] = Path(folder, "whole", name)
+            model.save_pretrained(saved["whole"][name])
+        saved["lora"][name] = Path(folder, "lora", name)
+        adapted = get_peft_model(model, config)
+        adapted.save_pretrained(saved["lora"][name])
+        if name == POLICY:
+            saved["merged"][name] = Path(folder, "merged")
+            adapted.merge_and_unload().save_pretrained(saved["merged"][name])
     return saved
 
 
-@contextmanager
-def with_transformers(
-    folder: str, saved: dict[str, dict[str, Path]], in_flight: int
-) -> Iterator[dict[str, tuple[Opened, Opened]]]:
-    """By kind, how the engine of mirror self-play is opened and how that of play with opponents is."""
+def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argparse.Namespace) -> None:
+    """Shows the rows of one kind after the other."""
     import torch
     from peft import PeftModel
     from transformers import GenerationConfig, Qwen3ForCausalLM
@@ -105,44 +147,38 @@ def with_transformers(
 
     torch.set_num_threads(1)
     config = GenerationConfig(pad_token_id=2, eos_token_id=ENDLESS)
-    whole = Qwen3ForCausalLM.from_pretrained(folder).eval()
+
+    def engine_of(model: Any, adapters: SideBySide | None = None) -> TransformersEngine:
+        return TransformersEngine(model, config, adapters=adapters, max_rows=args.in_flight)
+
     lora = PeftModel.from_pretrained(Qwen3ForCausalLM.from_pretrained(folder), saved["lora"][POLICY]).eval()
     shelf: dict = {}
-    second = FrozenCopy(whole)
 
     def side_by_side() -> Engine:
         adapters = read_adapters({name: saved["lora"][name] for name in OPPONENTS}, shelf)
-        both = SideBySide(lora, {POLICY: live_adapter(lora), **adapters})
-        return TransformersEngine(lora, config, adapters=both, max_rows=in_flight)
+        return engine_of(lora, SideBySide(lora, {POLICY: live_adapter(lora), **adapters}))
+
+    show("lora", measure({MIRROR: ([], lambda: engine_of(lora)), AGAINST: (OPPONENTS, side_by_side)}, args))
+    if not args.whole:
+        return
+    whole = Qwen3ForCausalLM.from_pretrained(saved["whole"][POLICY]).eval()
+    second = FrozenCopy(whole)
 
     def in_turn() -> Engine:
-        folders = {name: saved["whole"][name] for name in OPPONENTS}
-        resident = next((name for name in OPPONENTS if second.holds(folders[name])), None)
-        opponents = TransformersEngine(second.model, config, max_rows=in_flight)
-        phased = PhasedEngine(opponents, lambda name: second.load(folders[name]), folders, resident)
-        return Router({POLICY: TransformersEngine(whole, config, max_rows=in_flight)}, default=phased)
+        # Whose weights the copy holds from the last time is not asked, as in training.
+        phased = PhasedEngine(engine_of(second.model), lambda name: second.load(saved["whole"][name]), OPPONENTS)
+        return Router({POLICY: engine_of(whole)}, default=phased)
 
-    yield {
-        "lora": (lambda: TransformersEngine(lora, config, max_rows=in_flight), side_by_side),
-        "whole": (lambda: TransformersEngine(whole, config, max_rows=in_flight), in_turn),
-    }
+    show("whole", measure({MIRROR: ([], lambda: engine_of(whole)), AGAINST: (OPPONENTS, in_turn)}, args))
 
 
 @contextmanager
-def with_vllm(
-    folder: str, saved: dict[str, dict[str, Path]], in_flight: int
-) -> Iterator[dict[str, tuple[Opened, Opened]]]:
-    """As `with_transformers`. In mirror self-play the policy is an adapter too, as it is while there is a pool."""
-    import json
-
+def vllm_of(folder: str | Path, in_flight: int, **kwargs: Any) -> Iterator[Any]:
+    """A vLLM as `SpiralTrainer` starts one on a CPU."""
     from vllm import LLM
 
-    from trl_spiral.engines.vllm import VLLMEngine
-
-    adapters = {name: str(path) for name, path in saved["lora"].items()}
-    rank = json.loads((saved["lora"][POLICY] / "adapter_config.json").read_text())["r"]
     llm = LLM(
-        model=folder,
+        model=str(folder),
         dtype="float32",
         enforce_eager=True,
         block_size=32,
@@ -151,25 +187,52 @@ def with_vllm(
         enable_chunked_prefill=False,
         max_model_len=2048,
         logprobs_mode="processed_logprobs",
-        enable_lora=True,
-        max_loras=len(adapters),
-        max_cpu_loras=2 * len(adapters),
-        max_lora_rank=max(8, rank),
+        **kwargs,
     )
-
-    def opened(names: list[str]) -> Engine:
-        llm.reset_prefix_cache()  # as at every sync of weights
-        return VLLMEngine(llm, options={"ignore_eos": True}, adapters={name: adapters[name] for name in names})
-
-    yield {"lora": (lambda: opened([POLICY]), lambda: opened([POLICY, *OPPONENTS]))}
+    yield llm
     llm.llm_engine.engine_core.shutdown()
+
+
+def opened(llm: Any, adapters: dict[str, str] | None = None) -> Engine:
+    from trl_spiral.engines.vllm import VLLMEngine
+
+    llm.reset_prefix_cache()  # as at every sync of weights
+    return VLLMEngine(llm, options={"ignore_eos": True}, adapters=adapters)
+
+
+def measure_merged(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    with vllm_of(folder, args.in_flight, tokenizer=str(folder.parent)) as llm:
+        return measure({MERGED: ([], lambda: opened(llm))}, args)
+
+
+def measure_adapters(folder: str, adapters: dict[str, str], args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    most = dict(max_loras=len(adapters), max_cpu_loras=2 * len(adapters), max_lora_rank=max(8, args.rank))
+    with vllm_of(folder, args.in_flight, enable_lora=True, **most) as llm:
+        return measure(
+            {
+                MIRROR: ([], lambda: opened(llm, {POLICY: adapters[POLICY]})),
+                AGAINST: (OPPONENTS, lambda: opened(llm, adapters)),
+            },
+            args,
+        )
+
+
+def with_vllm(folder: str, saved: dict[str, dict[str, Path]], args: argparse.Namespace) -> None:
+    """As `with_transformers`. Each vLLM has a process of its own, which leaves nothing behind for the next."""
+    adapters = {name: str(path) for name, path in saved["lora"].items()}
+    medians = {}
+    for work in ((measure_merged, saved["merged"][POLICY], args), (measure_adapters, folder, adapters, args)):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            medians |= process.submit(*work).result()
+    show("lora", medians)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    parser.add_argument("--whole", action="store_true", help="whole models too, with transformers")
     parser.add_argument("--in-flight", type=int, default=64, help="games at once")
-    parser.add_argument("--games", type=int, default=4, help="games of a batch, for each of those in flight")
+    parser.add_argument("--games", type=int, default=2, help="games of a batch, for each of those in flight")
     parser.add_argument("--median", type=float, default=24.0, help="median length of a reply, in tokens")
     parser.add_argument("--cap", type=int, default=96, help="longest reply, in tokens")
     parser.add_argument("--hidden", type=int, default=256, help="width of the model")
@@ -177,35 +240,17 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=16, help="rank of the adapters, on every linear layer")
     parser.add_argument("--repeats", type=int, default=3, help="batches of each, in turn; medians are shown")
     args = parser.parse_args()
+    if args.whole and args.engine == "vllm":
+        parser.error("--whole is for transformers")
 
-    number = args.games * args.in_flight
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder, args.hidden, args.layers)
-        saved = save_policies(folder, args.rank)
-        with {"transformers": with_transformers, "vllm": with_vllm}[args.engine](
-            folder, saved, args.in_flight
-        ) as kinds:
-            print("| kind | play | turns/s | trained turns/s | share of mirror | weight switches a batch |")
-            print("|---|---|---:|---:|---:|---:|", flush=True)
-            for kind, (mirror, opponents) in kinds.items():
-                ways = {"mirror": ([], mirror), "eight opponents": (OPPONENTS, opponents)}
-                seen: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-                for repeat in range(-1, args.repeats):
-                    for way, (against, open_engine) in ways.items():
-                        told = speeds(args.in_flight if repeat < 0 else number, against, args, open_engine)
-                        if repeat >= 0:  # before that, it warms up
-                            seen[way].append(told)
-                medians = {
-                    way: {name: statistics.median(told.get(name, 0.0) for told in batches) for name in batches[0]}
-                    for way, batches in seen.items()
-                }
-                for way, told in medians.items():
-                    share = told["turns"] / medians["mirror"]["turns"]
-                    print(
-                        f"| {kind} | {way} | {told['turns']:.1f} | {told['trained']:.1f} | {share:.2f} | "
-                        f"{told.get('weight_switches', 0.0):g} |",
-                        flush=True,
-                    )
+        saved = save_policies(folder, args.rank, args.whole)
+        print(
+            "| kind | play | turns/s | trained turns/s | share of mirror | share of merged | weight switches a batch |"
+        )
+        print("|---|---|---:|---:|---:|---:|---:|", flush=True)
+        {"transformers": with_transformers, "vllm": with_vllm}[args.engine](folder, saved, args)
 
 
 if __name__ == "__main__":

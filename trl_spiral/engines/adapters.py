@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
-from trl_spiral.engines.frozen import fingerprint
+from trl_spiral.engines.snapshots import fingerprint
 from trl_spiral.types import POLICY
 
 
@@ -54,7 +54,30 @@ def obstacle(model: PeftModel) -> str | None:
             return f"{name} is trained as a whole"
         if isinstance(module, BaseTunerLayer) and not _is_plain(module):
             return f"{name} is more than two matrices beside a linear layer"
+    if mixing := _layers_that_mix_rows(model):
+        return f"{mixing[0]} is given the positions of all rows as one list"
     return None
+
+
+def _layers_that_mix_rows(model: PeftModel) -> list[str]:
+    """
+    Those with an adapter whose input does not tell rows apart, such as experts: found by a forward pass of 2 rows of 3
+    positions. An expert that none of these is sent to is not found.
+    """
+    found: list[str] = []
+
+    def look(name: str, layer: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        if given[0].shape[:-1] != (2, 3):
+            found.append(name)
+
+    hooks = [layer.register_forward_pre_hook(partial(look, name)) for name, layer in lora_layers(model).items()]
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.arange(6, device=model.device).reshape(2, 3))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
 
 
 def _is_plain(layer: Any) -> bool:

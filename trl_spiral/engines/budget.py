@@ -64,23 +64,31 @@ class Budget:
                     self._changed.notify_all()
             return False
 
-    def settle(self, reserved: int, used: int) -> None:
-        """Gives a reservation back for what was really used."""
+    def settle(self, reserved: int, used: int, sent: bool = True) -> None:
+        """Gives a reservation back for what was really used: nothing at all by a request that was never sent."""
         with self._changed:
             self._reserved -= reserved
-            self.tokens += used
+            if sent:
+                self.tokens += used
+            else:
+                self.requests -= 1
             self._changed.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been used, requests under way at the most that they may cost."""
+        """What has been used, requests under way at the most that they may cost, and the limit that was too small for one."""
         with self._changed:
-            return {"requests": self.requests, "tokens": self.tokens + self._reserved}
+            return {
+                "requests": self.requests,
+                "tokens": self.tokens + self._reserved,
+                "too_small": self.max_tokens if self._too_small else None,
+            }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what had been used; limits may have changed since."""
+        """Goes on from what had been used by then. A budget that was spent is so still, unless its limit has risen."""
         with self._changed:
             self.requests, self.tokens = int(state["requests"]), int(state["tokens"])
-            self._too_small = False
+            limit = state.get("too_small")  # which older checkpoints do not say
+            self._too_small = limit is not None and self.max_tokens is not None and self.max_tokens <= limit
 
     def __str__(self) -> str:
         requests, tokens = (

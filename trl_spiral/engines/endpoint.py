@@ -33,8 +33,9 @@ class EndpointEngine(HTTPEngine):
     A budget is this engine's own (each rank has one), for its whole life, and goes on with `state_dict`. Every try takes its
     share before it is sent: the most that it may cost until that is known. Tokens count as the endpoint reports them, or
     else four bytes each; a try that brought neither an answer nor an error counts as if it had been answered at full
-    length. So requests never exceed their budget, and tokens only by what the endpoint did not tell, or wrote and
-    charged beyond a request's `max_tokens`.
+    length. So the requests of one process never exceed their budget, and its tokens only by what the endpoint did not
+    tell, or wrote and charged beyond a request's `max_tokens`. A run that is killed and resumed may exceed it by what was
+    spent after its last checkpoint.
 
     Args:
         base_url (`str`):
@@ -99,7 +100,10 @@ class EndpointEngine(HTTPEngine):
         return {**self._budget.state_dict(), "answered": self._line.answered}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there, so that a resumed run gets no new budget."""
+        """
+        Goes on from there, so that a resumed run gets no new budget. What was spent after the state was saved, by a run
+        that was killed, nobody knows any more, and it can be spent again.
+        """
         self._budget.load_state_dict(state)
         self._line.answered = int(state["answered"])
         self._told = self._counts()

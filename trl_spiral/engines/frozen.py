@@ -12,6 +12,8 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.distributed.tensor import DTensor
 
+from trl_spiral.engines.snapshots import check_base
+
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,11 +47,6 @@ class FrozenCopy:
             # TRL's fused loss is a `forward` that remembers the model it was made for, and would compute with its weights.
             vars(module).pop("forward", None)
         self._freeze()
-        self._loaded: tuple[Any, ...] | None = None
-
-    def holds(self, folder: Path | None) -> bool:
-        """Whether a snapshot's weights are in place already."""
-        return self._loaded is not None and self._loaded == fingerprint(folder)
 
     def load(self, folder: Path | None) -> None:
         """
@@ -61,33 +58,23 @@ class FrozenCopy:
                 model without its adapter.
 
         Raises:
-            ValueError: If the folder's tensors are not exactly the model's.
+            ValueError: If the folder's tensors are not exactly the model's, or if there is no base model any more.
         """
-        self._loaded = None
         if not self._is_peft:
             if folder is None:
                 raise ValueError("Only LoRA leaves the base model intact. Give its folder, as for any other snapshot.")
             _load_whole(self.model, folder)
         elif folder is None:
-            _check_base(self.model)
+            check_base(self.model.peft_config[self.model.active_adapter])
             self.model.base_model.disable_adapter_layers()
         else:
             self.model.base_model.enable_adapter_layers()
             _load_adapter(self.model, folder)
         self._freeze()
-        self._loaded = fingerprint(folder)
 
     def _freeze(self) -> None:
         # Among them are the shared tensors, which PEFT would unfreeze as it disables modules that are trained as a whole.
         self.model.requires_grad_(False)
-
-
-def fingerprint(folder: Path | None) -> tuple[Any, ...]:
-    """Changes whenever a folder's weights are written again."""
-    if folder is None:
-        return ()
-    weights = sorted(Path(folder).glob("*.safetensors"))
-    return str(folder), *((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in weights)
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:
@@ -118,11 +105,6 @@ def _load_adapter(model: Any, folder: Path) -> None:
     missing = next((name for name in mine if name not in places), None)
     _compare(folder, missing, {name: shape for name, (_, shape) in places.items()}, mine)
     set_peft_model_state_dict(model, dict(_tensors(places)), adapter_name=model.active_adapter)
-
-
-def _check_base(model: Any) -> None:
-    if model.peft_config[model.active_adapter].bias != "none":
-        raise ValueError("The biases of the base model are trained, so it is no opponent any more. Use `bias='none'`.")
 
 
 def _places(folder: Path, stem: str) -> dict[str, tuple[Path, list[int]]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from trl_spiral.engines.budget import Budget
-from trl_spiral.engines.transport import BadAnswer, Call, Received, ServerLost, Transport
+from trl_spiral.engines.transport import BadAnswer, Call, NeverSent, Received, ServerLost, Transport
 from trl_spiral.types import Reply
 
 
@@ -187,7 +187,7 @@ class RetryingTransport(Transport):
             raise _Spent
         prompt = len(call.body) // _BYTES_PER_TOKEN
         # What a request costs of which nobody tells: as if all of its answer had been written.
-        used = prompt + limit
+        used, sent = prompt + limit, True
         try:
             received = self.send(call, connection)
             if 400 <= received.status:
@@ -201,11 +201,12 @@ class RetryingTransport(Transport):
                 used = prompt + new
                 return answer._replace(prompt_tokens=prompt, new_tokens=new)
         except (OSError, http.client.HTTPException) as error:
+            sent = not isinstance(error, NeverSent)
             raise self._failure("timed_out" if isinstance(error, TimeoutError) else "hung_up", error) from None
         except BadAnswer as error:
             raise _Failure("rubbish", str(error)) from None
         finally:
-            self._budget.settle(most, used)
+            self._budget.settle(most, used, sent)
         raise self._refusal(received)
 
     def _refusal(self, received: Received) -> _Failure:

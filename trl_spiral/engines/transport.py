@@ -32,6 +32,10 @@ class ServerLost(ConnectionError):
     """A server has not answered for longer than one was ready to wait."""
 
 
+class NeverSent(ConnectionAbortedError):
+    """A request was cancelled before any of it was sent."""
+
+
 class BadAnswer(RuntimeError):
     """A server has answered, and not with what was asked for."""
 
@@ -280,12 +284,13 @@ class Transport:
 
         Raises:
             http.client.HTTPException: If what comes is no answer.
+            NeverSent: If nobody waits for it any more.
             OSError: If the connection fails.
         """
         self.dial(call, connection)
         with self.lock:
             if call.cancelled:
-                raise ConnectionAbortedError("cancelled before it was sent")
+                raise NeverSent("cancelled before it was sent")
             call.connection = connection
         try:
             headers = {"Content-Type": "application/json"}

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from trl_spiral.engines.phases import SWITCHES
 from trl_spiral.engines.requests import legal_reply, sampling_fields
-from trl_spiral.engines.vllm_lora import adapter_of_zeros, fingerprint
+from trl_spiral.engines.snapshots import fingerprint
+from trl_spiral.engines.vllm_lora import adapter_of_zeros
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import glob
 import hashlib
 import json
+import os
 import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +21,17 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from trl_spiral.engines.snapshots import INTACT, fingerprint
+
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """What `save_pretrained` calls the files of an adapter."""
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as its largest rank. https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/config/lora.py#L26"""
+
+TIMEOUT = 120.0
+"""Seconds that a server may take to answer. It reads an adapter in less than one, and may have a long step to finish first."""
 
 _OURS = "trl_spiral-"  # how the names of all that we load into a server begin
 
@@ -53,7 +62,7 @@ def check_lora_config(config: Any, whose: str = "in training") -> None:
         "`trainable_token_indices`": getattr(config, "trainable_token_indices", None),
         "`layer_replication`": getattr(config, "layer_replication", None),
         # These change the weights below the adapter, so that nothing else fits on them.
-        f"`init_lora_weights={init!r}`": init not in (True, False, "gaussian", "eva", "orthogonal"),
+        f"`init_lora_weights={init!r}`": init not in INTACT,
         f"a rank of {getattr(config, 'r', 0)}, above {RANKS[-1]}": getattr(config, "r", 0) > RANKS[-1],
     }
     found = [problem for problem, present in problems.items() if present]
@@ -82,10 +91,32 @@ def is_adapter(folder: str | Path) -> bool:
 
 @cache
 def scratch_folder() -> Path:
-    """A folder of this process alone, gone with it. `TMPDIR` says where."""
-    folder = Path(tempfile.mkdtemp(prefix="trl_spiral_"))
+    """A folder of this process alone, gone with it, or with the next on this machine if it is killed. `TMPDIR` says where."""
+    # With the machine's name: processes of others may write to the same place.
+    ours = f"trl_spiral_{socket.gethostname()}_"
+    _sweep(ours)
+    folder = Path(tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _sweep(prefix: str) -> None:
+    """Removes what processes have left behind that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix)}*"):
+        pid = folder.name.removeprefix(prefix).partition("_")[0]
+        with suppress(FileNotFoundError):  # another process sweeps at the same time
+            if pid.isdecimal() and folder.stat().st_uid == os.getuid() and not _lives(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's by now
+        return True
+    return True
 
 
 def save_adapter(model: Any, folder: Path) -> Path:
@@ -133,12 +164,6 @@ def adapter_of_zeros(like: str | Path) -> Path:
     return folder
 
 
-def fingerprint(folder: str | Path) -> str:
-    """Differs from folder to folder, and from one writing of it to the next: vLLM never looks again what a path holds."""
-    written = (Path(folder) / WEIGHTS).stat().st_mtime_ns
-    return hashlib.blake2b(f"{Path(folder).absolute()} {written}".encode(), digest_size=8).hexdigest()
-
-
 def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, str]:
     """
     Sees to it that a vLLM server holds these adapters, and none of ours besides.
@@ -155,30 +180,47 @@ def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, st
         `dict[str, str]`: What the server calls each, by policy name.
 
     Raises:
-        RuntimeError: If the server does not take one.
+        RuntimeError: If the server does not take one, or does not answer.
     """
     import requests  # as TRL does for a server
 
+    # vLLM never looks again what a path holds, so a folder that is written again needs another name.
     names = {policy: f"{_OURS}{policy}-{fingerprint(folder)}" for policy, folder in folders.items()}
     # TRL's own session takes an error of the server's for a passing one, and never shows what it says.
     with requests.Session() as session:
-        held = {model["id"] for model in session.get(f"{base_url}/v1/models").json()["data"]}
-        for name in sorted(held - set(names.values())):
-            if name.startswith(_OURS):
-                session.post(f"{base_url}/v1/unload_lora_adapter", json={"lora_name": name})
-        for policy, name in names.items():
-            if name not in held:
-                _load_into_server(session, base_url, name, Path(folders[policy]).absolute())
+        try:
+            answer = session.get(f"{base_url}/v1/models", timeout=TIMEOUT)
+            _check_answer(answer, f"The server at {base_url} does not tell which adapters it holds")
+            held = {model["id"] for model in answer.json()["data"]}
+            for name in sorted(held - set(names.values())):
+                if name.startswith(_OURS):
+                    body = {"lora_name": name}
+                    answer = session.post(f"{base_url}/v1/unload_lora_adapter", json=body, timeout=TIMEOUT)
+                    _check_answer(answer, f"The server at {base_url} does not drop the adapter {name}")
+            for policy, name in names.items():
+                if name not in held:
+                    folder = Path(folders[policy]).absolute()
+                    body = {"lora_name": name, "lora_path": str(folder)}
+                    answer = session.post(f"{base_url}/v1/load_lora_adapter", json=body, timeout=TIMEOUT)
+                    what = f"The server at {base_url} does not take the adapter in {folder}"
+                    _check_answer(answer, what, _remedy(folder))
+        except (requests.RequestException, KeyError, TypeError) as error:
+            raise RuntimeError(
+                f"The server at {base_url} was asked for its adapters and gave no answer that can be read "
+                f"({type(error).__name__}: {str(error)[:300]}). See what it says itself, and start it again."
+            ) from error
     return names
 
 
-def _load_into_server(session: Any, base_url: str, name: str, folder: Path) -> None:
-    answer = session.post(f"{base_url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(folder)})
+def _check_answer(answer: Any, what: str, remedy: str = "See what it says itself, and start it again.") -> None:
     if not answer.ok:
-        rank = json.loads((folder / CONFIG).read_text())["r"]
-        raise RuntimeError(
-            f"The server at {base_url} does not take the adapter in {folder} (HTTP {answer.status_code}: "
-            f"{answer.text[:300]}). Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora "
-            f"--max-lora-rank {largest_rank(rank)} --max-loras` as many as there may be opponents and two more, and let it "
-            "read that folder: `TMPDIR` says where the policy's own is."
-        )
+        raise RuntimeError(f"{what} (HTTP {answer.status_code}: {answer.text[:300]}). {remedy}")
+
+
+def _remedy(folder: Path) -> str:
+    rank = json.loads((folder / CONFIG).read_text())["r"]
+    return (
+        "Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora "
+        f"--max-lora-rank {largest_rank(rank)} --max-loras` as many as there may be opponents and two more, and let it "
+        "read that folder: `TMPDIR` says where the policy's own is."
+    )
