@@ -39,6 +39,7 @@ from trl_spiral.checks import (
     load_tokenizer,
     lora_config,
 )
+from trl_spiral.engines.snapshots import check_base
 from trl_spiral.games import Game, get_game
 from trl_spiral.invitations import invite
 from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
@@ -175,6 +176,16 @@ class SpiralTrainer(GRPOTrainer):
         def selfplay_return(**kwargs):
             return self.rollout.reward_func(**kwargs)
 
+        if self._meets(BASE) and (config := lora_config(model, peft_config)) is not None:
+            check_base(config)
+        # Of a LoRA run, the base model is the one without an adapter, unless it began with one.
+        began_with_adapter = not isinstance(model, str) and is_peft_model(model)
+        self._keeps_base = self._meets(BASE) and (lora_config(model, peft_config) is None or began_with_adapter)
+        if self._keeps_base and self.pool is None:
+            raise ValueError(
+                f"{BASE!r} is an opponent, and its weights need a place to be kept. Pass a pool with the opponents: "
+                "`Opponents(…, pool=OpponentPool(folder))`."
+            )
         adapters = None  # how many a vLLM must hold beside the policy's and the base model's
         if lora_config(model, peft_config) and _meets_snapshots(args, matchmaker):
             adapters = self.pool.capacity if self.pool is not None and self._meets(POOL) else 1
@@ -200,9 +211,6 @@ class SpiralTrainer(GRPOTrainer):
                 peft_config=peft_config,
                 rollout_func=self.rollout,
             )
-        # Of a LoRA run, the base model is the one without an adapter, unless it began with one.
-        began_with_adapter = not isinstance(model, str) and is_peft_model(model)
-        self._keeps_base = self._meets(BASE) and (adapters is None or began_with_adapter)
         if self.pool is not None:
             self.add_callback(
                 OpponentPoolCallback(
