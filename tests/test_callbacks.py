@@ -167,7 +167,7 @@ class TestOpponentPoolCallback:
 
         assert died_of == signal.SIGKILL
         assert left == ["step-4", "step-5"]
-        assert pool.state_dict() == expected.state_dict()
+        assert {**pool.state_dict(), "run": None} == {**expected.state_dict(), "run": None}
         assert {path.name for path in pool.folder.iterdir()} == {path.name for path in expected.folder.iterdir()}
 
     def test_a_new_run_does_not_mix_with_an_old_ones_pool(self, finished, make):
@@ -250,8 +250,10 @@ class TestPoolThatIsNotWhole:
         folder = tmp_path / "out"
         shutil.copytree(until_five, folder)
         (folder / "checkpoint-3" / NEEDED).unlink()
+        with pytest.raises(ValueError, match="is missing, so that nobody knows which snapshots"):
+            self.resume(make, folder)
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
-            pool = self.resume(make, folder)
+            pool = self.resume(make, folder, repair=True)
 
         (said,) = [message for message in caplog.messages if NEEDED in message]
         assert said.endswith(f"checkpoint-3/{NEEDED} is missing: the pool goes on with the snapshots up to step 3.")

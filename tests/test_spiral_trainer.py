@@ -195,7 +195,8 @@ class TestWhatTheLossScores:
                 expected = (episode.returns[seat] - before[episode.game, seat]) * 0.9**later
                 assert advantage == pytest.approx(expected, abs=1e-6)
             baselines |= {r: 0.5 * before[r] + 0.5 * sum(values) / len(values) for r, values in means.items()}
-        assert trajectory_run.rollout.estimator.baselines == pytest.approx(baselines)
+        expected = {(*role, "self"): value for role, value in baselines.items()}
+        assert trajectory_run.rollout.estimator.baselines == pytest.approx(expected)
 
 
 def advantages_of(trainer, batch=None):

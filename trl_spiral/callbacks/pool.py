@@ -168,13 +168,14 @@ class OpponentPoolCallback(TrainerCallback):
         if needed.exists():
             state = json.loads(needed.read_text(encoding="utf-8"))
         else:
-            if any(snapshot.step > step for snapshot in self.pool.snapshots):
+            if any(snapshot.step > step for snapshot in self.pool.snapshots) and not self.repair:
                 raise ValueError(
-                    f"{needed} is missing, so the pool in {self.pool.folder} may be another run's. Resume from a checkpoint "
-                    "of this run, or choose another folder for the pool."
+                    f"{needed} is missing, so that nobody knows which snapshots in {self.pool.folder} are this run's. Resume "
+                    f"from another checkpoint, or go on with those up to step {step} by `repair=True`."
                 )
-            logger.warning("%s is missing: the pool goes on as it is, up to step %d.", needed, step)
-            return
+            logger.warning("%s is missing: the pool goes on with the snapshots up to step %d.", needed, step)
+            state = self.pool.state_dict()
+            state["snapshots"] = [entry for entry in state["snapshots"] if entry["step"] <= step]
         self.pool.restore(state, needed_by_checkpoints(output_dir), self.repair)
 
     def _on_rank_zero(self, work: Callable[[], object]) -> None:

@@ -255,12 +255,11 @@ class OpponentPool:
         return held[min(range(1, len(held) - 1), key=lambda i: (ages[i - 1] / ages[i + 1], -i))]
 
     def start_anew(self, keep: Collection[str] = ()) -> None:
-        """Forgets the snapshots that a run has taken, and keeps those that were there before it."""
+        """Forgets all results and the snapshots that a run has taken, and keeps those that were there before it."""
         for snapshot in list(self._snapshots.values()):
             if snapshot.step > 0 or snapshot.pinned:
                 del self._snapshots[snapshot.name]
-                self.ratings.forget(snapshot.name)
-        self.ratings.forget(POLICY)
+        self.ratings = Ratings()  # a new policy has met nobody
         self.run = secrets.token_hex(8)
         if (self.folder / INDEX).exists():
             self.save()
