@@ -315,7 +315,7 @@ class SelfPlayRollout:
             seats = [learning_seats(episode, self.winner_learns_from_forfeit) for episode in wave]
             # Sorted by counter, so that every rank's estimator is told the same in the same order; ranks that share an
             # engine all tell the same.
-            classes = [self._opponent_of(episode, player) for episode in wave]
+            classes = [self._opponent_of(episode) for episode in wave]
             gathered = {result.counter: result for result in gather_object(list(map(summarize, wave, seats, classes)))}
             told = [gathered[counter] for counter in sorted(gathered)]
             scored = self.estimator(told, update=False)
@@ -351,13 +351,13 @@ class SelfPlayRollout:
             self.metrics |= {f"pool/{name}": value for name, value in self.opponents.metrics().items()}
         return batch
 
-    def _opponent_of(self, episode: Episode, player: PolicyPlayer) -> str:
+    def _opponent_of(self, episode: Episode) -> str:
         """Class of the policy's opponents in an episode: a baseline is kept for each."""
         if not self.baseline_per_opponent:
             return AGAINST_ITSELF
-        others = {name for name in episode.players if name != player.name}
-        kinds = {self.opponents.kind(name) for name in others} if self.opponents else others
-        return "+".join(sorted(kinds)) or AGAINST_ITSELF
+        if self.opponents:
+            return self.opponents.against(episode.players)
+        return "+".join(sorted(set(episode.players) - {POLICY})) or AGAINST_ITSELF
 
     def _play_wave(
         self,

@@ -111,7 +111,7 @@ class OpponentPool:
         self.run = secrets.token_hex(8)
         self._snapshots: dict[str, Snapshot] = {}
         if (self.folder / INDEX).exists():
-            self._take(_read(self.folder / INDEX))
+            self.load_state_dict(_read(self.folder / INDEX))
 
     # ---- looking ----
     @property
@@ -291,8 +291,12 @@ class OpponentPool:
                 doomed = path if path.name.startswith(".") else path.with_name(f".partial-{path.name}-gone")
                 if doomed != path:
                     os.rename(path, doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
-                gone.append(path.name)
+                try:
+                    shutil.rmtree(doomed)
+                except OSError as error:
+                    logger.warning("%s could not be deleted and takes up room: %s", doomed, error)
+                else:
+                    gone.append(path.name)
         return gone
 
     # ---- state ----
@@ -306,10 +310,6 @@ class OpponentPool:
             "ratings": self.ratings.state_dict(),
             "run": self.run,
         }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` gave. Looks at no file: see `restore`."""
-        self._take(state)
 
     def restore(self, state: Mapping[str, Any], keep: Collection[str] = (), repair: bool = False) -> None:
         """
@@ -334,10 +334,10 @@ class OpponentPool:
                 f"{self.folder} holds snapshots of another run than the checkpoint's. Give this run's pool its own folder back, "
                 "or another one."
             )
-        self._take(state)
+        self.load_state_dict(state)
         damaged = {name: clause for name in list(self._snapshots) if (clause := self._problem(self._snapshots[name]))}
         if damaged and not repair:
-            self._take(before)
+            self.load_state_dict(before)
             raise ValueError(
                 f"The pool in {self.folder} lacks what the checkpoint expects: {'; '.join(damaged.values())}. Put the files "
                 "back, resume from another checkpoint, or go on without them: `pool_repair=True`, or `repair=True` of the callback."
@@ -349,7 +349,8 @@ class OpponentPool:
         self.save()
         self.sweep(keep)
 
-    def _take(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state_dict` gave. Looks at no file: see `restore`."""
         self.run = state["run"]
         self._snapshots = {}
         for entry in state["snapshots"]:

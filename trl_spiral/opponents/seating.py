@@ -181,13 +181,15 @@ class Opponents:
         """What sort of opponent a player's name belongs to: `"pool"` for every earlier self, else the name itself."""
         return POOL if self.pool is not None and name in self.pool and name != BASE else name
 
+    def against(self, players: Sequence[str]) -> str:
+        """Class of the opponents at a table: their sorts, or `"self"` where the policy fills every seat."""
+        return "+".join(sorted({self.kind(name) for name in players if name != POLICY})) or SELF
+
     def record(self, results: Sequence[Result]) -> None:
         """
         Learns how games of training ended. To be called on every rank with the same results, in order of their counters.
         """
-        self._met = Counter(
-            "+".join(sorted({self.kind(name) for name in result.players} - {POLICY})) or SELF for result in results
-        )
+        self._met = Counter(self.against(result.players) for result in results)
         if set(self.shares) != {SELF}:
             self.ratings.update(
                 [
