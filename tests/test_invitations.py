@@ -69,10 +69,6 @@ class TestInvite:
         with pytest.raises(ValueError, match="no minimax player for PigDice-v0-50"):
             invite(config(tmp_path, opponents="minimax"), [*TICTACTOE, get_game("PigDice-v0-50")])
 
-    def test_a_name_that_means_nothing_is_refused(self, tmp_path):
-        with pytest.raises(ValueError, match="no scripted player called 'radnom'"):
-            invite(config(tmp_path, opponents="self:0.5,radnom:0.5"), TICTACTOE)
-
     def test_a_key_that_is_missing_is_asked_for(self, tmp_path, monkeypatch):
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
@@ -129,6 +125,7 @@ class TestConfig:
         ("changes", "sentence"),
         [
             ({"opponents": "self:0"}, "must list each name once with a positive share"),
+            ({"opponents": "self:0.5,radnom:0.5"}, "no scripted player called 'radnom'"),
             ({"matchmaking": "best"}, r"`matchmaking` \('best'\) must be one of"),
             (
                 {"matchmaking": "pfsp-hard"},

@@ -338,6 +338,20 @@ class TestSweep:
         assert made.sweep() == [".partial-step-98", "step-99"]
         assert on_disk(tmp_path) == ["checkpoint-10", INDEX, "notes", "step-10", "step-97", "step-ten"]
 
+    def test_says_what_it_could_not_delete(self, tmp_path, monkeypatch, caplog):
+        made = filled(tmp_path, [10])
+        (tmp_path / "step-99").mkdir()
+
+        def refuse(path):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(pool.shutil, "rmtree", refuse)
+        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
+            swept = made.sweep()
+
+        assert swept == []
+        assert "could not be deleted and takes up room" in caplog.text
+
     def test_what_checkpoints_need_is_read_from_their_lists(self, tmp_path):
         made = filled(tmp_path / "pool", [10, 20])
         for step, content in ((10, json.dumps(made.state_dict())), (20, '{"snapsh')):

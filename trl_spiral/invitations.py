@@ -13,7 +13,7 @@ from trl_spiral.engines.saved import saved_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.pool import POOL_FOLDER, Eviction
-from trl_spiral.opponents.spec import POOL, SELF
+from trl_spiral.opponents.spec import HUMAN, POOL, SELF
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player, scripted_player
 from trl_spiral.players.by_name import SCRIPTED
 from trl_spiral.rollout import Engine
@@ -21,7 +21,6 @@ from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.types import BASE, POLICY, Observation, Reply, Request, Sampling, Turn
 
 
-HUMAN = "human"
 _TAKEN = (SELF, POOL, BASE, POLICY, HUMAN, *SCRIPTED)
 _ENDPOINT = re.compile(r"(https?://[^#]+)#(.+)")
 

@@ -12,9 +12,10 @@ from trl import GRPOConfig
 from trl_spiral.games import check_game
 from trl_spiral.opponents import get_scheme, parse_opponents
 from trl_spiral.opponents.pool import Eviction
-from trl_spiral.opponents.spec import POOL
+from trl_spiral.opponents.spec import HUMAN, POOL, SELF
+from trl_spiral.players.by_name import check_scripted_name
 from trl_spiral.prompts import PROMPT_STYLES
-from trl_spiral.types import Sampling
+from trl_spiral.types import BASE, Sampling
 
 
 ESTIMATORS = ("role", "batch", "group", "none", "position")
@@ -389,6 +390,10 @@ class SpiralConfig(GRPOConfig):
 
     def _check_opponents(self):
         shares = parse_opponents(self.opponents)
+        for name in shares:
+            # An address or a folder, which hold a slash, is looked up when the opponents are made.
+            if name not in (SELF, POOL, BASE, HUMAN) and "/" not in name:
+                check_scripted_name(name)
         get_scheme(self.matchmaking)
         if POOL not in shares and self.matchmaking != type(self).matchmaking:
             raise ValueError(

@@ -9,6 +9,9 @@ SELF = "self"
 POOL = "pool"
 """Names of the policy itself and of its earlier selves, wherever opponents are named."""
 
+HUMAN = "human"
+"""Name of a person at the terminal."""
+
 
 def parse_opponents(text: str) -> dict[str, float]:
     """

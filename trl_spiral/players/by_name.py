@@ -15,6 +15,8 @@ from trl_spiral.players.scripted import RandomPlayer
 SCRIPTED = ("random", "minimax", "equilibrium", "mcts")
 """Names of scripted players. `"mcts-1000"` thinks a thousand games ahead of each move."""
 
+_MCTS = re.compile(r"mcts(?:-(\d+))?", re.ASCII)
+
 
 def scripted_player(name: str, game: Game) -> Player:
     """
@@ -29,20 +31,28 @@ def scripted_player(name: str, game: Game) -> Player:
     Raises:
         ValueError: If there is no such player, or none for this game.
     """
-    if searching := re.fullmatch(r"mcts(?:-(\d+))?", name, re.ASCII):
+    check_scripted_name(name)
+    if searching := _MCTS.fullmatch(name):
         return MCTSPlayer(game, int(searching[1])) if searching[1] else MCTSPlayer(game)
     if name == "minimax":
         return MinimaxPlayer(game.name)
     if name == "equilibrium":
         return EquilibriumPlayer(game.name)
-    if name == "random":
-        if game.start(0).legal_actions() is None:
-            raise ValueError(
-                f"There is no random player for {game.name}, which cannot list its legal moves. Use an endpoint or a "
-                "snapshot instead."
-            )
-        return RandomPlayer()
-    raise ValueError(
-        f"There is no scripted player called {name!r}. Choose {', '.join(map(repr, SCRIPTED))} or, for a thousand "
-        "simulations a move, 'mcts-1000'."
-    )
+    if game.start(0).legal_actions() is None:
+        raise ValueError(
+            f"There is no random player for {game.name}, which cannot list its legal moves. Use an endpoint or a snapshot "
+            "instead."
+        )
+    return RandomPlayer()
+
+
+def check_scripted_name(name: str) -> None:
+    """
+    Raises:
+        ValueError: If no scripted player has that name, in any game.
+    """
+    if name not in SCRIPTED and not _MCTS.fullmatch(name):
+        raise ValueError(
+            f"There is no scripted player called {name!r}. Choose {', '.join(map(repr, SCRIPTED))} or, for a thousand "
+            "simulations a move, 'mcts-1000'."
+        )
