@@ -162,9 +162,11 @@ class TestTheScratchFolder:
         killed = run("die")
         assert (killed / "file").is_file()
         # One of a process that lives, and one of another machine's.
-        living = tmp_path / killed.name.replace(killed.name.split("_")[-2], str(os.getpid()))
+        ours = f"trl_spiral_{socket.gethostname()}_"
+        rest = killed.name.removeprefix(ours).partition("_")[2]  # which may hold underscores of its own
+        living = tmp_path / f"{ours}{os.getpid()}_{rest}"
         living.mkdir()
-        elsewhere = tmp_path / killed.name.replace("trl_spiral_", "trl_spiral_another-")
+        elsewhere = tmp_path / killed.name.replace("trl_spiral_", "trl_spiral_another-", 1)
         elsewhere.mkdir()
         run("live")
 
