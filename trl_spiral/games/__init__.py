@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from trl_spiral.games.base import Game, Match, Traits, check_game, game_names, get_game, register_game
+from trl_spiral.games.base import Dealt, Game, Match, Traits, check_game, game_names, get_game, register_game
 
 
-__all__ = ["Game", "Match", "Traits", "check_game", "game_names", "get_game", "register_game"]
+__all__ = ["Dealt", "Game", "Match", "Traits", "check_game", "game_names", "get_game", "register_game"]
 
 
 def _register() -> None:

@@ -6,6 +6,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from trl_spiral.types import Ending, Observation
 
@@ -96,6 +97,30 @@ class Game(ABC):
     def atoms(self) -> str:
         """Regular expression for the parts of its texts that a tokenizer should never merge: cells, cards, moves."""
         return r"\[[^\[\]\n]{1,16}\]"
+
+
+class Dealt(Game):
+    """
+    A game whose chance is one deal, made before the first move: every deal can be played, so it can be solved.
+
+    Its matches can be copied by `copy.deepcopy` at any move, which is how a game tree is walked.
+    """
+
+    @abstractmethod
+    def deals(self) -> tuple[Any, ...]:
+        """Every deal, each as likely as any other."""
+
+    @abstractmethod
+    def deal(self, deal: Any) -> Match:
+        """A match that starts from one of `deals()`."""
+
+    @abstractmethod
+    def information_state(self, observation: Observation) -> str:
+        """
+        All that the seat which is asked knows, as a short text: the same for positions that it cannot tell apart.
+
+        Written as OpenSpiel writes it where OpenSpiel knows the game.
+        """
 
 
 _REGISTRY: dict[str, Callable[[], Game]] = {}

@@ -1,0 +1,43 @@
+"""The command line as a whole; what each command does is tested beside it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from trl_spiral import __version__
+from trl_spiral.cli import COMMANDS, main
+
+
+class TestMain:
+    def test_lists_every_command(self, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main(["--help"])
+
+        assert stopped.value.code == 0
+        listed = capsys.readouterr().out
+        assert all(name in listed for name in COMMANDS)
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_explains_each_command(self, name, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main([name, "--help"])
+
+        assert stopped.value.code == 0
+        assert f"usage: trl-spiral {name}" in capsys.readouterr().out
+
+    def test_refuses_an_unknown_command(self, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main(["gmaes"])
+
+        assert stopped.value.code == 2
+        assert "gmaes" in capsys.readouterr().err
+
+    def test_is_installed_and_loads_no_torch_to_say_its_version(self):
+        script = (
+            "import sys; from trl_spiral.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
+            "sys.exit('torch' in sys.modules or 'textarena' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+        assert (done.returncode, done.stdout.strip()) == (0, __version__)

@@ -1,0 +1,58 @@
+"""
+The command line, `trl-spiral COMMAND …`.
+
+Each command is a module of this package with two functions, `add_arguments(parser)` and `run(args)`, and is imported only
+when it is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from trl_spiral import __version__
+
+
+COMMANDS = {
+    "games": "list the games: seats, kind, moves, and why one cannot run here",
+    "eval": "play a model against any player, in every seat, with intervals",
+    "tournament": "round robin among models, snapshots and scripted players",
+    "play": "play against a model at the terminal",
+    "report": "one self-contained HTML page of a run",
+    "eval-math": "grade a model on maths sets, from \\boxed{}",
+}
+"""Help of each command, by name. A dash in a name is an underscore in its module's."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Runs one command.
+
+    Args:
+        argv (`Sequence[str]`, *optional*):
+            Arguments; the process's own by default.
+
+    Returns:
+        `int`: Exit status: 0, or 2 after input that a command refused in one sentence on stderr.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser("trl-spiral", description="Self-play for language models on TRL.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    chosen = argv[0] if argv and argv[0] in COMMANDS else None
+    for name, summary in COMMANDS.items():
+        subparser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if name == chosen:
+            module = import_module(f"trl_spiral.cli.{name.replace('-', '_')}")
+            module.add_arguments(subparser)
+    args = parser.parse_args(argv)
+    try:
+        module.run(args)
+    except BrokenPipeError:  # `trl-spiral games | head`
+        sys.stderr.close()
+    except (ValueError, OSError) as error:
+        print(f"trl-spiral {args.command}: {error}", file=sys.stderr)
+        return 2
+    return 0
