@@ -3,6 +3,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from trl_spiral.advantages import learning_seats
 from trl_spiral.games import get_game
 from trl_spiral.players import HumanPlayer, RandomPlayer
 from trl_spiral.rollout import Start, play, referee
-from trl_spiral.types import Ending, Observation
+from trl_spiral.types import Ending, Observation, Turn
 
 
 MOVES = Observation("Game", 1, ({"role": "user", "content": "The rules."},), legal_actions=("[0]", "[1 2]"))
@@ -34,11 +35,17 @@ class TestHumanPlayer:
         assert screen.getvalue() == "\nGame, seat 1\nThe rules.\nLegal moves: [0] [1 2]\nYour move: "
 
     def test_shows_only_what_is_new_since_the_last_decision(self):
-        human, screen = sit_down("0\n")
-        human.ask(Observation("Game", 0, MOVES.messages, update="The other one took [4].", legal_actions=("[0]",)))
+        human, screen = sit_down("0\n0\n")
+        news = Observation("Game", 0, MOVES.messages, update="The other one took [4].", legal_actions=("[0]",))
+        human.ask(news)
+
+        assert "The rules." in screen.getvalue()
+        assert "The other one took [4]." not in screen.getvalue()
+
+        human.ask(replace(news, turns=(Turn("[0]"),)))
 
         assert "The other one took [4]." in screen.getvalue()
-        assert "The rules." not in screen.getvalue()
+        assert screen.getvalue().count("The rules.") == 1
 
     def test_asks_again_and_says_what_was_wrong(self):
         human, screen = sit_down("[7]\n\n0\n")
@@ -68,7 +75,14 @@ class TestHumanPlayer:
     def test_what_an_opponent_wrote_does_not_get_at_the_terminal(self):
         human, screen = sit_down("0\n")
         human.ask(
-            Observation("Game", 0, MOVES.messages, update="\x1b[2J\x1b]0;owned\x07\r[bold]né", legal_actions=("[0]",))
+            Observation(
+                "Game",
+                0,
+                MOVES.messages,
+                update="\x1b[2J\x1b]0;owned\x07\r[bold]né",
+                legal_actions=("[0]",),
+                turns=(Turn("[0]"),),
+            )
         )
 
         assert not set("\x1b\x07\r") & set(screen.getvalue())

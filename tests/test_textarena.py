@@ -1,6 +1,7 @@
 import importlib.util
 import random
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,8 +118,11 @@ class TestOutcome:
         unlisted = replace(get_game("Nim-v0"), legal=None)
         match = forced(unlisted.start(seed=0), "[0 3]")
 
+        seen = match.observe(0)
+
         assert match.apply("[0 1]") is None
         assert (match.ending, match.offender) == (Ending.ILLEGAL_MOVE, 1)
+        assert match.observe(0) == seen
 
     def test_of_too_many_turns_is_a_limit(self, pig_dice):
         match = replace(pig_dice, max_turns=3).start(seed=0)
@@ -134,6 +138,30 @@ class TestOutcome:
         match = forced(stuck.start(seed=0), "[0 3]")
 
         assert (match.ending, match.detail, match.returns) == (Ending.TURN_LIMIT, "no legal move left", (0.0, 0.0))
+
+    def test_of_a_seat_without_a_legal_move_is_the_games_where_it_says_one(self):
+        stuck = replace(
+            get_game("Nim-v0"),
+            legal=lambda env: ("[0 3]",) if env.state.turn == 0 else (),
+            stuck=lambda env: (float(env.state.turn), -1.0),
+        )
+
+        match = forced(stuck.start(seed=0), "[0 3]")
+
+        assert (match.ending, match.detail, match.returns) == (Ending.FINISHED, "no legal move left", (1.0, -1.0))
+
+    def test_of_a_move_that_the_environment_refuses_as_it_ends_is_illegal(self, monkeypatch):
+        match = replace(get_game("Nim-v0"), legal=None).start(seed=0)
+
+        def end_all_the_same(move):
+            match._env.state.set_invalid_move(reason="too many")
+            match._env.state.set_winner(player_id=1, reason="went on all the same")
+            return match._env.state.step()
+
+        monkeypatch.setattr(match._env, "step", end_all_the_same)
+
+        assert match.apply("[0 3]") is None
+        assert (match.ending, match.offender, match.returns) == (Ending.ILLEGAL_MOVE, 0, (0.0, 0.0))
 
 
 class TestEnvironmentError:
@@ -213,6 +241,49 @@ class TestMoves:
         assert played in (None, "[0 1]")
         assert played is None or text == honest.observe(1).messages[0]["content"]
 
+    def test_may_have_a_form_of_their_own(self):
+        doubled = replace(
+            get_game("Nim-v0"), form=lambda match: f"[{match[2]} {match[1]}]" if match[2] != "5" else None
+        )
+
+        assert doubled.canonical("1 0") == "[0 1]"
+        assert doubled.canonical("1 5") is None
+
+    def test_can_be_sampled_where_they_are_listed(self):
+        match = get_game("Nim-v0").start(seed=0)
+        rng = random.Random(0)
+
+        assert {match.sample(rng) for _ in range(300)} == set(match.legal_actions())
+
+    def test_are_sampled_by_the_game_where_they_are_not(self):
+        unlisted = replace(get_game("Nim-v0"), legal=None)
+
+        sampled = replace(unlisted, sample=lambda env, rng: f"[0 {env.state.turn + 1}]").start(seed=0)
+
+        assert sampled.sample(random.Random(0)) == "[0 1]"
+        with pytest.raises(ValueError, match="Nim-v0 can neither list its legal moves nor sample one"):
+            unlisted.start(seed=0).sample(random.Random(0))
+
+    def test_may_be_listed_for_part_of_the_game(self):
+        partly = replace(get_game("Nim-v0"), legal=lambda env: None if env.state.turn == 0 else ("[1 1]",))
+        match = partly.start(seed=0)
+
+        assert match.legal_actions() is None
+        assert match.observe(0).legal_actions is None
+        assert forced(match, "[0 2]").legal_actions() == ("[1 1]",)
+
+
+class TestPrinting:
+    def test_of_an_environment_goes_nowhere(self, capsys, monkeypatch):
+        match = get_game("TicTacToe-v0").start(seed=0)
+        step = match._env.step
+        monkeypatch.setattr(match._env, "step", lambda move: (sys.stdout.write(f"Parsed {move}"), step(move))[1])
+
+        forced(match, "[4]")
+        sys.stdout.write("ours")
+
+        assert capsys.readouterr().out == "ours"
+
 
 class TestObservation:
     def test_first_and_last_is_the_rules_and_the_latest_board(self):
@@ -230,6 +301,25 @@ class TestObservation:
         assert message["content"].startswith("You are Player 0 in Tic Tac Toe.\n")
         assert message["content"].endswith(f"your opponent is 'X'.\n\n{observation.update}")
         assert observation.legal_actions == tuple(f"[{cell}]" for cell in (1, 2, 3, 5, 6, 7, 8))
+
+    def test_of_a_state_that_takes_two_messages_shows_both(self):
+        match = get_game("UltimateTicTacToe-v0").start(seed=0)
+        first = match.observe(0)
+
+        second = forced(match, "[4 0]", "[0 4]").observe(0)
+
+        assert first.messages[0]["content"].endswith(first.update)
+        assert second.update.startswith(
+            "Player 1 played in micro board 0, cell 4 (row 1, col 1). Player 0 must now play"
+        )
+        assert second.update.count("Current board:") == 1
+        rules = first.messages[0]["content"].removesuffix(first.update)
+        assert second.messages[0]["content"] == rules + second.update
+
+    def test_of_a_game_that_shows_no_board_at_first_is_its_rules(self):
+        first = get_game("SantoriniBaseFixed-v0").start(seed=0).observe(0)
+
+        assert first.update == first.messages[0]["content"]
 
     def test_full_is_the_whole_history_and_the_update_what_is_new(self):
         match = replace(get_game("Nim-v0"), observation="full").start(seed=0)

@@ -143,8 +143,8 @@ class Observation:
         messages (`tuple[Message, ...]`):
             The whole observation as chat messages, for a player that remembers nothing.
         update (`str`):
-            What is new since this seat's last decision, for a player that carries on a conversation. Equal to the
-            whole observation at the first decision.
+            What is new since this seat's last decision, for a player that carries on a conversation. One without `turns`
+            has none, and reads `messages`.
         legal_actions (`tuple[str, ...]`, *optional*):
             Canonical legal moves, or `None` where they cannot be listed.
         seed (`int`):

@@ -47,12 +47,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == chosen:
             module = import_module(f"trl_spiral.cli.{name.replace('-', '_')}")
             module.add_arguments(subparser)
+        subparser.add_argument(
+            "--import",
+            dest="modules",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="import a module first, which registers games of your own; may be repeated",
+        )
     args = parser.parse_args(argv)
     try:
+        _import(args.modules)
         module.run(args)
     except BrokenPipeError:  # `trl-spiral games | head`
         sys.stderr.close()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"trl-spiral {args.command}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _import(modules: Sequence[str]) -> None:
+    if modules:
+        sys.path.insert(0, "")  # a module that lies in the working folder, as `python -m` would find it
+    for name in modules:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"`--import` ({name}) failed: {error}. Name a module that Python finds.") from error

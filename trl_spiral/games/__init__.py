@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from trl_spiral.games.base import Dealt, Game, Match, Traits, check_game, game_names, get_game, register_game
+from trl_spiral.games.catalogue import register_textarena_games
 
 
 __all__ = ["Dealt", "Game", "Match", "Traits", "check_game", "game_names", "get_game", "register_game"]
@@ -16,25 +17,35 @@ def _register() -> None:
 
         return make_game()
 
-    def connect_four() -> Game:
-        from trl_spiral.games.simple import connect_four as make
-
-        return make()
-
-    def nim() -> Game:
-        from trl_spiral.games.simple import nim as make
-
-        return make()
-
-    def pig_dice() -> Game:
-        from trl_spiral.games.simple import pig_dice as make
-
-        return make()
-
-    def kuhn(rounds: int) -> Game:
+    def kuhn(seats: int) -> Game:
         from trl_spiral.games.kuhn import KuhnPoker
 
-        return KuhnPoker(rounds)
+        return KuhnPoker(seats)
+
+    def kuhn_rounds(rounds: int) -> Game:
+        from trl_spiral.games.kuhn import KuhnRounds
+
+        return KuhnRounds(rounds)
+
+    def leduc() -> Game:
+        from trl_spiral.games.leduc import LeducPoker
+
+        return LeducPoker()
+
+    def liars_dice(dice: int, seats: int = 2) -> Game:
+        from trl_spiral.games.liars_dice import LiarsDice, OneDieLiarsDice
+
+        return OneDieLiarsDice() if (dice, seats) == (1, 2) else LiarsDice(dice, seats)
+
+    def paper_kuhn() -> Game:
+        from trl_spiral.games.kuhn_v1 import PaperKuhnPoker
+
+        return PaperKuhnPoker()
+
+    def negotiation() -> Game:
+        from trl_spiral.games.negotiation import SimpleNegotiation
+
+        return SimpleNegotiation()
 
     def rock_paper_scissors() -> Game:
         from trl_spiral.games.rps import RockPaperScissors
@@ -42,11 +53,16 @@ def _register() -> None:
         return RockPaperScissors()
 
     register_game("TicTacToe-v0", tictactoe)
-    register_game("ConnectFour-v0", connect_four)
-    register_game("Nim-v0", nim)
-    register_game("PigDice-v0-50", pig_dice)
-    register_game("Kuhn-v0", partial(kuhn, 1))
-    register_game("Kuhn-v0-5", partial(kuhn, 5))
+    register_textarena_games()
+    register_game("Kuhn-v0", partial(kuhn, 2))
+    register_game("Kuhn-v0-3p", partial(kuhn, 3))
+    register_game("Kuhn-v0-5", partial(kuhn_rounds, 5))
+    register_game("Leduc-v0", leduc)
+    for dice in range(1, 6):
+        register_game(f"LiarsDice-v1-{dice}", partial(liars_dice, dice))
+    register_game("LiarsDice-v1-2-3p", partial(liars_dice, 2, seats=3))
+    register_game("KuhnPoker-v1", paper_kuhn)
+    register_game("SimpleNegotiation-v2", negotiation)
     register_game("RockPaperScissors-v0", rock_paper_scissors)
 
 

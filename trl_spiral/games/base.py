@@ -164,7 +164,7 @@ def check_game(name: str) -> None:
         return
     folded = {known.casefold(): known for known in _REGISTRY}
     close = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
-    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Known games: {', '.join(game_names())}."
+    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else "`trl-spiral games` lists them all."
     raise ValueError(f"There is no game called {name!r}. {hint}")
 
 

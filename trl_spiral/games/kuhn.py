@@ -2,23 +2,27 @@
 Kuhn poker by its true rules, in one round or several: our own engine, since TextArena's bets are free.
 
 Information states are written as OpenSpiel writes them, so that theory can be asked about them: the card as `"0"`, `"1"`
-or `"2"` for jack, queen and king, then the round's moves, `"p"` for a check or a fold and `"b"` for a bet or a call.
-Whoever starts the round is OpenSpiel's player 0.
+or `"2"` for jack, queen and king (`"3"` for the ace of three seats), then the round's moves, `"p"` for a check or a fold
+and `"b"` for a bet or a call. Whoever starts the round is OpenSpiel's player 0.
 """
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
+from itertools import permutations
 
-from trl_spiral.games.base import Game, Match, Traits
-from trl_spiral.types import Ending, Observation
+from trl_spiral.games.base import Dealt, Game, Traits
+from trl_spiral.games.told import ToldMatch, bare_move
+from trl_spiral.types import Observation
 
 
 NAME = "Kuhn-v0"
-CARDS = "JQK"
+CARDS = "JQKA"
 LETTERS = {"[check]": "p", "[fold]": "p", "[bet]": "b", "[call]": "b"}
 INFORMATION_STATES = tuple(f"{card}{moves}" for moves in ("", "p", "b", "pb") for card in range(3))
+"""Those of two seats."""
 
 _RULES = (
     "You are Player {seat} in a two-player game of Kuhn poker.\n"
@@ -28,145 +32,194 @@ _RULES = (
     "[fold].\n"
     "A fold gives the pot to the other player. After two checks or a call, the higher card wins the pot."
 )
+_RULES_OF_THREE = (
+    "You are Player {seat} in a three-player game of Kuhn poker.\n"
+    "There are four cards, from the lowest to the highest: J, Q, K, A. Each player puts 1 chip into the pot and is dealt "
+    "one card, which the others never see.\n"
+    "Players move in turn. While nobody has bet, you may [check] or [bet] 1 more chip. After a bet, each of the others "
+    "may [call] it with 1 more chip or [fold], and the round ends.\n"
+    "Among those who have put in the same as whoever bet, or among all if nobody did, the highest card wins the pot."
+)
 _SEVERAL = "You play {rounds} rounds and take turns at moving first. The chips won over all rounds are your score."
 
 
-class KuhnPoker(Game):
-    """
-    True [Kuhn poker](https://en.wikipedia.org/wiki/Kuhn_poker): three cards, an ante of 1, one bet of 1.
+class _Kuhn(Game):
+    """What one round and several have in common."""
 
-    Returns are the chips won or lost over all rounds. Seat 0 starts the first round, and the starter alternates.
-
-    Args:
-        rounds (`int`, defaults to `1`):
-            Rounds of a match, each with a deal of its own.
-    """
-
-    traits = Traits(stochastic=True, perfect_information=False)
-
-    def __init__(self, rounds: int = 1) -> None:
-        self.rounds = rounds
-        self.name = NAME if rounds == 1 else f"{NAME}-{rounds}"
-
-    def start(self, seed: int) -> KuhnMatch:
-        return KuhnMatch(self, seed)
+    def __init__(self, seats: int) -> None:
+        self.traits = Traits(seats=seats, stochastic=True, perfect_information=False)
 
     def canonical(self, action: str) -> str | None:
-        move = f"[{action.strip().removeprefix('[').removesuffix(']').strip().lower()}]"
+        move = f"[{bare_move(action)}]"
         return move if move in LETTERS else None
 
     @property
     def atoms(self) -> str:
-        return rf"\b[{CARDS}]\b|{super().atoms}"
+        return rf"\b[{CARDS[: self.traits.seats + 1]}]\b|{super().atoms}"
 
 
-class KuhnMatch(Match):
+class KuhnPoker(_Kuhn, Dealt):
+    """
+    One round of true [Kuhn poker](https://en.wikipedia.org/wiki/Kuhn_poker): an ante of 1 and one bet of 1.
+
+    Returns are the chips won or lost. Seat 0 moves first.
+
+    Args:
+        seats (`int`, defaults to `2`):
+            2, with three cards, or 3, with four.
+
+    Raises:
+        ValueError: If there are neither two seats nor three.
+    """
+
+    def __init__(self, seats: int = 2) -> None:
+        if seats not in (2, 3):
+            raise ValueError(f"`seats` ({seats}) must be 2 or 3: only for those are there rules and cards here.")
+        super().__init__(seats)
+        self.name = NAME if seats == 2 else f"{NAME}-{seats}p"
+
+    def start(self, seed: int) -> KuhnMatch:
+        seats = self.traits.seats
+        return self.deal(tuple(random.Random(seed).sample(range(seats + 1), seats)))
+
+    def deals(self) -> tuple[tuple[int, ...], ...]:
+        seats = self.traits.seats
+        return tuple(permutations(range(seats + 1), seats))
+
+    def deal(self, deal: tuple[int, ...]) -> KuhnMatch:
+        rules = _RULES if self.traits.seats == 2 else _RULES_OF_THREE
+        return KuhnMatch(self, [rules.format(seat=seat) for seat in range(self.traits.seats)], (deal,))
+
+    def information_state(self, observation: Observation) -> str:
+        return information_state(observation)
+
+
+class KuhnRounds(_Kuhn):
+    """
+    Several rounds of Kuhn poker for two, each with a deal of its own.
+
+    Returns are the chips won or lost over all rounds. Seat 0 starts the first round, and the starter alternates.
+
+    Args:
+        rounds (`int`):
+            Rounds of a match.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__(seats=2)
+        self.rounds = rounds
+        self.name = f"{NAME}-{rounds}"
+
+    def start(self, seed: int) -> KuhnMatch:
+        several = _SEVERAL.format(rounds=self.rounds)
+        rules = [f"{_RULES.format(seat=seat)}\n{several}" for seat in (0, 1)]
+        return KuhnMatch(self, rules, random_deals(seed, self.rounds))
+
+
+class KuhnMatch(ToldMatch):
     """
     One match of one or more rounds.
 
-    Attributes:
-        cards (`tuple[int, int]`):
-            Card of each seat in the present round, 0 to 2. No observation shows both.
+    Args:
+        game ([`~games.Game`]):
+            Its rules.
+        rules (`Sequence[str]`):
+            What each seat reads first.
+        deals (`Sequence[tuple[int, ...]]`):
+            Cards of each round, one per seat, 0 for the lowest.
+        first (`int`, defaults to `0`):
+            The seat that starts the first round; the next seat starts the next.
     """
 
-    def __init__(self, game: KuhnPoker, seed: int) -> None:
-        self.game = game
-        self.cards: tuple[int, int]
-        self._seat: int
-        self._chance = random.Random(seed)
+    def __init__(self, game: Game, rules: Sequence[str], deals: Sequence[tuple[int, ...]], first: int = 0) -> None:
+        super().__init__(game, rules, first)
+        self._deals = tuple(deals)
+        self._first = first
         self._round = -1
-        self._chips = [0, 0]
-        self._lines = [[_RULES.format(seat=seat)] for seat in (0, 1)]
-        self._since = [0, 0]
-        if game.rounds > 1:
-            self._tell(_SEVERAL.format(rounds=game.rounds))
+        self._moves = ""
+        self._chips = (0,) * game.traits.seats
         self._deal()
 
     @property
-    def to_move(self) -> int | None:
-        return None if self.ending is not None else self._seat
-
-    @property
-    def returns(self) -> tuple[float, ...]:
-        if self.ending is not Ending.FINISHED:
-            return (0.0, 0.0)
-        return tuple(map(float, self._chips))
-
-    def observe(self, seat: int) -> Observation:
-        legal = self.legal_actions() if seat == self.to_move else None
-        asked = [f"Your legal moves: {', '.join(map(repr, legal))}"] if legal else []
-        lines = self._lines[seat]
-        return Observation(
-            game=self.game.name,
-            seat=seat,
-            messages=({"role": "user", "content": "\n".join(lines + asked)},),
-            update="\n".join(lines[self._since[seat] :] + asked),
-            legal_actions=legal,
-        )
+    def cards(self) -> tuple[int, ...]:
+        """Card of each seat in the present round. No observation shows more than one."""
+        return self._deals[self._round]
 
     def legal_actions(self) -> tuple[str, ...]:
         return () if self.ending is not None else legal_moves(self._moves)
 
-    def apply(self, action: str) -> str | None:
-        if self.ending is not None:
-            raise ValueError(f"This match of {self.game.name} has ended ({self.ending}). Start a new one.")
-        move, seat = self.game.canonical(action), self._seat
-        if move is None or move not in self.legal_actions():
-            self.ending, self.offender, self.detail = Ending.ILLEGAL_MOVE, seat, move or "no readable move"
-            return None
+    def gains(self, moves: str, cards: Sequence[int]) -> tuple[int, ...] | None:
+        """Chips that a round brings, from whoever started it on; `None` while it goes on."""
+        return payoffs(moves, cards)
+
+    def score(self, chips: tuple[int, ...], last: tuple[int, ...]) -> tuple[float, ...]:
+        """Returns of the match, from the chips won in all rounds and in the last."""
+        return chips
+
+    def play(self, seat: int, move: str) -> None:
         self._moves += LETTERS[move]
-        self._tell(f"Player {seat}: {move}")
-        self._since[seat] = len(self._lines[seat])
-        starter = self._round % 2
-        won = payoff(self._moves, self.cards[starter] > self.cards[1 - starter])
-        if won is None:
-            self._seat = 1 - seat
-            return move
-        self._chips[starter] += won
-        self._chips[1 - starter] -= won
-        winner = starter if won > 0 else 1 - starter
-        self.detail = f"Player {winner} wins {abs(won)} {'chip' if abs(won) == 1 else 'chips'}."
-        self._tell(self.detail)
-        if self._round + 1 < self.game.rounds:
+        seats = self.game.traits.seats
+        starter = self._starter()
+        gains = self.gains(self._moves, self.cards[starter:] + self.cards[:starter])
+        if gains is None:
+            self.seat = (seat + 1) % seats
+            return
+        won = tuple(gains[(other - starter) % seats] for other in range(seats))
+        self._chips = tuple(map(sum, zip(self._chips, won, strict=True)))
+        winner = max(range(seats), key=won.__getitem__)
+        self.detail = f"Player {winner} wins {won[winner]} {'chip' if won[winner] == 1 else 'chips'}."
+        self.tell(self.detail)
+        if self._round + 1 < len(self._deals):
             self._deal()
         else:
-            self.ending = Ending.FINISHED
-        return move
+            self.finish(self.score(self._chips, won))
 
     def _deal(self) -> None:
         self._round += 1
         self._moves = ""
-        self._seat = self._round % 2
-        first, second = self._chance.sample(range(3), 2)
-        self.cards = first, second
+        self.seat = self._starter()
+        number = f"Round {self._round + 1} of {len(self._deals)}. " if len(self._deals) > 1 else ""
         for seat, card in enumerate(self.cards):
-            number = f"Round {self._round + 1} of {self.game.rounds}. " if self.game.rounds > 1 else ""
-            self._lines[seat].append(f"{number}Player {self._seat} moves first. Your card is {CARDS[card]}.")
+            self.tell(f"{number}Player {self.seat} moves first. Your card is {CARDS[card]}.", seat)
 
-    def _tell(self, line: str) -> None:
-        """A line that both seats read."""
-        for lines in self._lines:
-            lines.append(line)
+    def _starter(self) -> int:
+        return (self._first + self._round) % self.game.traits.seats
+
+
+def random_deals(seed: int, rounds: int) -> tuple[tuple[int, int], ...]:
+    """Cards of each round for two, all as likely."""
+    chance = random.Random(seed)
+    return tuple((first, second) for first, second in (chance.sample(range(3), 2) for _ in range(rounds)))
 
 
 def legal_moves(moves: str) -> tuple[str, ...]:
     """What may be done after a round's moves, given as an information state with or without its card."""
-    return ("[call]", "[fold]") if moves.endswith("b") else ("[check]", "[bet]")
+    return ("[call]", "[fold]") if "b" in moves else ("[check]", "[bet]")
 
 
-def payoff(moves: str, starter_is_higher: bool) -> int | None:
-    """Chips that a round brings whoever started it; `None` while it goes on."""
-    if moves in ("bp", "pbp"):
-        return 1 if moves == "bp" else -1
-    if moves in ("pp", "bb", "pbb"):
-        stake = 1 if moves == "pp" else 2
-        return stake if starter_is_higher else -stake
-    return None
+def payoffs(moves: str, cards: Sequence[int]) -> tuple[int, ...] | None:
+    """
+    Chips that a round brings each seat, from whoever started it on; `None` while it goes on.
+
+    Args:
+        moves (`str`):
+            The round's moves, as an information state writes them.
+        cards (`Sequence[int]`):
+            One per seat, from whoever started on.
+    """
+    seats, bet = range(len(cards)), moves.find("b")
+    # Without a bet, everybody is asked once; after one, everybody but whoever bet is asked once more.
+    if len(moves) < len(cards) + max(bet, 0):
+        return None
+    raised = {turn % len(cards) for turn, letter in enumerate(moves) if letter == "b"}
+    stakes = [2 if seat in raised else 1 for seat in seats]
+    winner = max(raised or seats, key=cards.__getitem__)
+    return tuple(sum(stakes) - stake if seat == winner else -stake for seat, stake in zip(seats, stakes, strict=True))
 
 
 def information_state(observation: Observation) -> str:
     """What the seat to move knows of the present round, as OpenSpiel writes it."""
     card, moves = observation.messages[-1]["content"].rsplit("Your card is ", 1)[-1].split(".", 1)
     return str(CARDS.index(card)) + "".join(
-        LETTERS[move] for move in re.findall(r"^Player [01]: (\[\w+\])$", moves, re.MULTILINE)
+        LETTERS[move] for move in re.findall(r"^Player [0-2]: (\[\w+\])$", moves, re.MULTILINE)
     )

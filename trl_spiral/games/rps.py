@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trl_spiral.games.base import Game, Match, Traits
+from trl_spiral.games.base import Dealt, Match, Traits
 from trl_spiral.types import Ending, Observation
 
 
@@ -18,7 +18,7 @@ _RULES = (
 )
 
 
-class RockPaperScissors(Game):
+class RockPaperScissors(Dealt):
     """One throw each. The seats are asked one after the other, and neither is told of the other's throw."""
 
     name = NAME
@@ -27,6 +27,16 @@ class RockPaperScissors(Game):
     def start(self, seed: int) -> RockPaperScissorsMatch:
         del seed
         return RockPaperScissorsMatch()
+
+    def deals(self) -> tuple[tuple[()], ...]:
+        return ((),)  # nothing is dealt, which is one deal
+
+    def deal(self, deal: tuple[()]) -> RockPaperScissorsMatch:
+        del deal
+        return RockPaperScissorsMatch()
+
+    def information_state(self, observation: Observation) -> str:
+        return information_state(observation)
 
     def canonical(self, action: str) -> str | None:
         move = f"[{action.strip().removeprefix('[').removesuffix(']').strip().lower()}]"

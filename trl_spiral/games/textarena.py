@@ -4,15 +4,17 @@ TextArena's games behind our own seam. This module is the only one that imports 
 The adapter owns what the environments leave open (all seen in TextArena 0.7.4): it reads and canonicalises a move before
 the environment sees it (a hostile reply hangs some of their parsers for minutes, and could forge lines in the
 opponent's view); an illegal move ends the match at once; the outcome is taken once and kept (stepping a finished
-environment flips its winner); a cap on turns ends games that never do; an exception becomes an ending; and while an
-environment runs, the functions of `random` draw from its match's own generator, so that matches that run side by side
-deal as if each ran alone.
+environment flips its winner); a cap on turns ends games that never do, and a seat without a move a game that is stuck;
+an exception becomes an ending; and while an environment runs, the functions of `random` draw from its match's own
+generator, so that matches that run side by side deal as if each ran alone, and what it prints goes nowhere.
 """
 
 from __future__ import annotations
 
+import io
 import random
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,6 +35,15 @@ def _functions(generator: random.Random) -> Mapping[str, Any]:
     return {name: getattr(generator, name) for name in _SHARED}
 
 
+class _Nowhere(io.TextIOBase):
+    """Takes what environments print: NewRecruit writes a line for every move."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+_NOWHERE = _Nowhere()
+
 # Takes the seeds of games in which nothing is left to chance: TextArena seeds them all the same.
 _IDLE = _functions(random.Random(0))
 
@@ -46,15 +57,23 @@ class TextArenaGame(Game):
         name (`str`):
             TextArena's id, e.g. `"TicTacToe-v0"`.
         move (`str`):
-            Regular expression for a move without its brackets, in either case. Its groups, or the whole match, fill
-            `form` in lower case.
-        form (`str`, defaults to `"[{}]"`):
-            Canonical form of a move, as the environment reads it.
+            Regular expression for a move without its brackets, in either case.
+        form (`str` or `Callable`, defaults to `"[{}]"`):
+            Canonical form of a move, as the environment reads it: filled with the groups of `move`, or the whole match,
+            in lower case. A function makes it from the match itself, or answers `None` to what is no move after all.
         legal (`Callable`, *optional*):
-            Legal moves, in canonical form, from the environment; `None` where they cannot be listed.
+            Legal moves, in canonical form, from the environment. Without it, and where it answers `None` (while the
+            seats talk), they cannot be listed and the environment is the judge.
+        sample (`Callable`, *optional*):
+            One acceptable move from the environment and a generator, where moves cannot be listed.
+        stuck (`Callable`, *optional*):
+            Payoffs, from the environment, of a game in which the seat to move has no legal move. Without it, such a
+            match ends with `Ending.TURN_LIMIT`.
         observation (`str`, defaults to `"full"`):
             `"full"` for the whole history, `"first_last"` for the rules and the latest message. As in SPIRAL, the
             latter only where the latest message holds the whole state.
+        latest (`int`, defaults to `1`):
+            How many messages that is, in the few games that spread the state over two.
         max_turns (`int`, defaults to `200`):
             Turns after which the match ends with `Ending.TURN_LIMIT`.
         cells (`str`, *optional*):
@@ -65,9 +84,12 @@ class TextArenaGame(Game):
 
     name: str
     move: str
-    form: str = "[{}]"
-    legal: Callable[[Any], tuple[str, ...]] | None = None
+    form: str | Callable[[re.Match[str]], str | None] = "[{}]"
+    legal: Callable[[Any], tuple[str, ...] | None] | None = None
+    sample: Callable[[Any, random.Random], str] | None = None
+    stuck: Callable[[Any], tuple[float, ...]] | None = None
     observation: Literal["full", "first_last"] = "full"
+    latest: int = 1
     max_turns: int = 200
     cells: str = ""
     traits: Traits = field(default_factory=Traits)
@@ -85,6 +107,8 @@ class TextArenaGame(Game):
         match = re.fullmatch(self.move, move, re.ASCII | re.IGNORECASE)
         if match is None:
             return None
+        if not isinstance(self.form, str):
+            return self.form(match)
         return self.form.format(*(part.lower() for part in match.groups() or (match.group(),)))
 
     @property
@@ -124,7 +148,7 @@ class TextArenaMatch(Match):
         lines = self._lines[seat]
         text = "\n".join(lines)
         if self.game.observation == "first_last":
-            update = lines[-1]
+            update = "\n".join(lines[1:][-self.game.latest :] or lines)
         else:
             update = "\n".join(lines[self._since[seat] :])
         return Observation(
@@ -147,7 +171,7 @@ class TextArenaMatch(Match):
             lines = self._lines[seat]
             if self.game.observation == "first_last":
                 lines += [message for _, message, _ in told]
-                del lines[1:-1]
+                del lines[1 : max(1, len(lines) - self.game.latest)]
             else:
                 for sender, message, _ in told:
                     lines.append(f"[{'GAME' if sender < 0 else names[sender]}] {message}")
@@ -162,6 +186,19 @@ class TextArenaMatch(Match):
             self._legal = () if self.ending is not None else self.game.legal(self._env)
         return self._legal
 
+    def sample(self, rng: random.Random) -> str:
+        """
+        A move that the seat to move may make, legal moves being equally likely where they can be listed.
+
+        Raises:
+            ValueError: If the game lists no moves and knows no example either.
+        """
+        if (legal := self.legal_actions()) is not None:
+            return rng.choice(legal)
+        if self.game.sample is None:
+            raise ValueError(f"{self.game.name} can neither list its legal moves nor sample one. Give it a `sample`.")
+        return self.game.sample(self._env, rng)
+
     def apply(self, action: str) -> str | None:
         if self.ending is not None:
             raise ValueError(f"This match of {self.game.name} has ended ({self.ending}). Start a new one.")
@@ -174,8 +211,9 @@ class TextArenaMatch(Match):
         self._turns += 1
         try:
             done, _ = self._run(self._env.step, move)
-            self._read()
             refused = self._refused(done)
+            if not refused:  # what was no move is shown to nobody, though the environment has told all seats of it
+                self._read()
             returns, reason = self._outcome() if done else (self._returns, "")
         except Exception as error:  # whatever an environment raises ends its own match and no other
             self._end(Ending.ENVIRONMENT_ERROR, detail=f"{type(error).__name__}: {error}")
@@ -191,23 +229,28 @@ class TextArenaMatch(Match):
         if self._turns >= self.game.max_turns:
             self._end(Ending.TURN_LIMIT, detail=f"{self._turns} turns")
         elif self.legal_actions() == ():
-            self._end(Ending.TURN_LIMIT, detail="no legal move left")
+            if self.game.stuck is not None:
+                self._returns = self.game.stuck(self._env)
+            self._end(Ending.FINISHED if self.game.stuck else Ending.TURN_LIMIT, detail="no legal move left")
         return move
 
     def _run(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Calls the environment, which draws from the match's own generator meanwhile."""
-        functions = vars(random)
+        """Calls the environment, which draws from the match's own generator meanwhile and prints to nowhere."""
+        functions, stdout = vars(random), sys.stdout
         functions.update(self._chance)
+        sys.stdout = _NOWHERE
         try:
             return call(*args)
         finally:
             functions.update(_SHARED)
+            sys.stdout = stdout
 
     def _refused(self, done: bool) -> bool:
         """Whether the environment took the move for an illegal one (it would let the seat try once more)."""
-        if done:
-            return bool(self._state.game_info[self._seat].get("invalid_move"))
-        return bool(self._state.error_count)
+        if done and self._state.game_info[self._seat].get("invalid_move"):
+            return True
+        # An auction ends with the last bid even if that one is illegal, and its state then still says so.
+        return bool(self._state.error_count or self._state.made_invalid_move)
 
     def _outcome(self) -> tuple[tuple[float, ...], str]:
         """Payoffs of a finished game, and the environment's reason for them."""
@@ -217,3 +260,22 @@ class TextArenaMatch(Match):
     def _end(self, ending: Ending, offender: int | None = None, detail: str = "") -> None:
         self.ending, self.offender, self.detail = ending, offender, detail
         self._legal = None
+
+
+def register_engines() -> None:
+    """
+    Makes our own engines known to TextArena, by the names that they have here: `textarena.make("Leduc-v0")` then plays it.
+
+    As TextArena does for its own, there is a version for `-raw` messages beside each. Returns are given as our rules give
+    them, in poker in chips. Calling it again changes nothing.
+    """
+    import textarena
+    from textarena.envs.registration import ENV_REGISTRY, register_with_versions
+
+    from trl_spiral.games.as_textarena import OWN_ENGINES, environment_class
+
+    environment = environment_class(textarena)
+    text = [textarena.wrappers.LLMObservationWrapper, textarena.wrappers.ActionFormattingWrapper]
+    for name in OWN_ENGINES:
+        if name not in ENV_REGISTRY:
+            register_with_versions(name, environment, wrappers={"default": text, "-train": text}, game=name)

@@ -36,7 +36,8 @@ class HumanPlayer:
     def ask(self, observation: Observation) -> Turn | Request:
         """The turn that a person takes."""
         legal = observation.legal_actions
-        self._show(f"\n{observation.game}, seat {observation.seat}\n{observation.update or _text(observation)}\n")
+        news = observation.update if observation.turns else ""
+        self._show(f"\n{observation.game}, seat {observation.seat}\n{news or _text(observation)}\n")
         if legal is not None:
             self._show(f"Legal moves: {' '.join(legal)}\n")
         typed = ""
@@ -57,9 +58,13 @@ class HumanPlayer:
         raise AssertionError(f"{self.name} asked for no reply")
 
     def _show(self, text: str) -> None:
-        # What an opponent wrote may be in it, and must not get at the terminal: no control sequences.
-        self._screen.write("".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text))
-        self._screen.flush()
+        show(text, self._screen)
+
+
+def show(text: str, screen: TextIO) -> None:
+    """Writes what a model may have written in part, and which must not get at the terminal: no control sequences."""
+    screen.write("".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text))
+    screen.flush()
 
 
 def _text(observation: Observation) -> str:

@@ -1,0 +1,42 @@
+"""`trl-spiral games [TEXT]`: every game by name, and why one of TextArena's cannot be played."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+
+_PIPED_WIDTH = 170  # characters: what the longest lines need, where no terminal says how wide it is
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("text", nargs="?", default="", help="list only games whose name, kind or note holds it")
+    parser.add_argument("--json", action="store_true", help="write a list of objects instead of a table")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Lists the games; plays none, and loads neither TextArena nor torch."""
+    from trl_spiral.games.catalogue import list_games
+
+    games = list_games(args.text)
+    if not games:
+        raise ValueError(f"No game's name, kind or note holds {args.text!r}. `trl-spiral games` lists them all.")
+    if args.json:
+        print(json.dumps([{**asdict(game), "playable": game.playable} for game in games], indent=1))
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    table = Table("game", "seats", "kind", "legal moves", "good to know, or why it cannot be played", box=None)
+    for game in games:
+        cells = (game.name, str(game.seats or "–"), game.kind, game.legal_moves, game.note)
+        table.add_row(*map(Text, cells), style="" if game.playable else "dim")
+    console.print(table)
+    played = sum(game.playable for game in games)
+    console.print(f"{played} can be played, {len(games) - played} cannot.")
