@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trl_spiral.evaluation.exploitability import INFORMATION_STATES, Strategy, average_strategy, exploitability
+from trl_spiral.evaluation.exploitability import Strategy, average_strategy, exploitability
 from trl_spiral.games import kuhn, rps
 from trl_spiral.opponents import OpponentPool, Opponents
 from trl_spiral.rows import Row
@@ -27,6 +27,7 @@ Table = list[list[float]]
 
 FILE = "table.json"
 
+INFORMATION_STATES = {kuhn.NAME: kuhn.INFORMATION_STATES, rps.NAME: rps.INFORMATION_STATES}
 READ: Mapping[str, Callable[[Observation], str]] = {
     kuhn.NAME: kuhn.information_state,
     rps.NAME: rps.information_state,

@@ -4,10 +4,18 @@ import math
 
 import pytest
 
-from trl_spiral.evaluation.exact import grade_tictactoe
+from trl_spiral.evaluation.exact import best_response, grade_distribution, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
 from trl_spiral.games import get_game
-from trl_spiral.games.tictactoe import NAME, decision_boards, empty_cells, minimax_moves
+from trl_spiral.games.tictactoe import (
+    NAME,
+    decision_boards,
+    empty_cells,
+    exact_outcome,
+    minimax_moves,
+    minimax_policy,
+    uniform_policy,
+)
 from trl_spiral.players import RandomPlayer
 from trl_spiral.prompts import PromptRenderer
 
@@ -113,3 +121,40 @@ class TestGradeTicTacToe:
         # Four standard deviations of a share of 1500 games is at most 0.052.
         assert shares["win"] == pytest.approx(exact.win, abs=0.052)
         assert shares["illegal"] == pytest.approx(exact.illegal, abs=0.052)
+
+
+class TestBestResponse:
+    def test_moving_first_against_random_play_it_wins_what_it_is_known_to_win(self):
+        responder = exact_outcome(best_response(uniform_policy, 0), uniform_policy, 0)
+
+        # From our table of oracles: .9948 won, none lost, .0052 drawn.
+        assert responder.win == pytest.approx(0.9948, abs=5e-5)
+        assert responder.draw == pytest.approx(0.0052, abs=5e-5)
+        assert responder.loss == 0.0
+        # The report has it from the policy's side, in the other seat.
+        reported = grade_distribution(uniform_policy).outcomes["best_response", 1]
+        assert (reported.win, reported.draw, reported.loss) == pytest.approx(
+            (responder.loss, responder.draw, responder.win)
+        )
+
+    def test_draws_against_perfect_play(self):
+        metrics = grade_distribution(minimax_policy).metrics()
+
+        assert metrics["best_response/seat0/draw"] == pytest.approx(1.0)
+        assert metrics["best_response/seat1/draw"] == pytest.approx(1.0)
+        assert metrics["best_response/non_loss"] == pytest.approx(1.0)
+
+    def test_always_beats_a_habit_that_can_be_beaten(self):
+        # The first empty cell, every time: 0, then 1, then 2 unless somebody is in the way, and never a thought of that.
+        metrics = grade_distribution(lambda board: {empty_cells(board)[0]: 1.0}).metrics()
+
+        assert metrics["best_response/seat0/loss"] == metrics["best_response/seat1/loss"] == 1.0
+
+    def test_counts_on_illegal_replies(self):
+        # Perfect, but speechless where the game began in the last corner: whoever knows begins there.
+        def player(board):
+            return {} if board == "........O" else minimax_policy(board)
+
+        outcome = grade_distribution(player).outcomes["best_response", 1]
+
+        assert (outcome.loss, outcome.illegal) == (1.0, 1.0)

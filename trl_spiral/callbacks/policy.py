@@ -59,11 +59,11 @@ def check_can_play(trainer: Trainer, prompt_style: str | None = None, alone: boo
     if trainer.is_fsdp_enabled and (alone or not getattr(trainer, "use_vllm", False)):
         raise ValueError(
             "FSDP shards the weights, and ranks that play do not run the model alike, so they cannot gather them. Let vLLM "
-            "generate, where the trainer can, and grade by playing (`games=100`) rather than exactly."
+            "generate, where the trainer can, and grade by replies that are drawn (`games=100`, `samples=100`) rather than exactly."
         )
     zero3 = trainer.is_deepspeed_enabled and trainer.accelerator.state.deepspeed_plugin.zero_stage == 3
     if alone and zero3 and trainer.accelerator.num_processes > 1:
         raise ValueError(
             "Exact grades run the model on the first rank alone, and ZeRO-3 has spread its weights over all. Grade by "
-            "playing (`games=100`), or shard less (ZeRO-2)."
+            "replies that are drawn (`games=100`, `samples=100`), or shard less (ZeRO-2)."
         )

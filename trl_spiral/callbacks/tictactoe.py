@@ -10,7 +10,7 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, renderer_of
 from trl_spiral.engines.scoring import reply_logprobs
-from trl_spiral.evaluation.exact import RIVALS, grade_tictactoe
+from trl_spiral.evaluation.exact import BEST_RESPONSE, RIVALS, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
 from trl_spiral.games import get_game
 from trl_spiral.players import MinimaxPlayer, RandomPlayer
@@ -80,7 +80,7 @@ class TicTacToeCallback(TrainerCallback):
         self._grade(state)
 
     def table(self) -> str:
-        """Markdown: the policy before and after, against each rival, as first and as second seat."""
+        """Markdown: the policy before and after, against each rival, as first and as second seat; exact ones against a best response too."""
         how = "exact, over every reachable board" if self.games is None else f"{self.games} games each"
         lines = [
             f"Tic-tac-toe at temperature {self.temperatures[0]:g} ({how}):",
@@ -89,12 +89,12 @@ class TicTacToeCallback(TrainerCallback):
             "|---|---|---|---:|---:|---:|---:|",
         ]
         for when, numbers in (("before", self.curve[0]), ("after", self.curve[-1])):
-            for rival in RIVALS:
+            for rival in (*RIVALS, BEST_RESPONSE) if self.games is None else RIVALS:
                 for seat in (0, 1):
                     name = f"{_PREFIX}/{rival}/seat{seat}"
                     shares = [numbers[f"{name}/{field}"] for field in ("win", "draw", "loss", "illegal")]
                     cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
-                    lines.append(f"| {when} | {rival} | {('first', 'second')[seat]} | {cells} |")
+                    lines.append(f"| {when} | {rival.replace('_', ' ')} | {('first', 'second')[seat]} | {cells} |")
         return "\n".join(lines)
 
     def _grade(self, state) -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+_MOST_LOGITS = 2**27
+"""Logits of a batch: 1 GiB as float64. A vocabulary of 150,000 would otherwise take more than a GPU's memory."""
+
+
 @torch.no_grad()
 def reply_logprobs(
     model: PreTrainedModel,
@@ -33,7 +37,7 @@ def reply_logprobs(
         temperatures (`Sequence[float]`):
             Each above zero.
         batch_size (`int`, defaults to `512`):
-            Rows a forward pass.
+            Rows a forward pass, or fewer where the vocabulary is large.
         floor (`float`, defaults to no floor):
             A reply whose first token is less likely than this, in nats, at every temperature gets that token's
             log-probability, which is an upper bound, without the cost of scoring the rest.
@@ -43,18 +47,14 @@ def reply_logprobs(
     """
     training = model.training
     model.eval()
+    result = torch.empty(len(prompts), len(temperatures), dtype=torch.float64)
+    likely: Sequence[int] = range(len(prompts))
     if floor > -math.inf:
-        firsts = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
-        spread = _next_logprobs(model, firsts, temperatures, batch_size)
-        index = {prompt: row for row, prompt in enumerate(firsts)}
-        rows = torch.tensor([index[tuple(prompt)] for prompt in prompts])
-        result = spread[rows, :, torch.tensor([reply[0] for reply in replies])].double()
+        _score_first_tokens(model, prompts, replies, temperatures, batch_size, result)
         likely = (result.max(-1).values >= floor).nonzero()[:, 0].tolist()
-    else:
-        result = torch.empty(len(prompts), len(temperatures), dtype=torch.float64)
-        likely = range(len(prompts))
     # Rows of like length share a batch, so that little is padding.
     order = sorted(likely, key=lambda row: len(prompts[row]) + len(replies[row]))
+    batch_size = _rows_that_fit(model, batch_size, columns=max(map(len, replies), default=0) + 1)
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         width = max(len(prompts[row]) + len(replies[row]) for row in rows)
@@ -80,23 +80,37 @@ def reply_logprobs(
     return result
 
 
-def _next_logprobs(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], temperatures: Sequence[float], batch_size: int
-) -> torch.Tensor:
-    """Log-probabilities of the token that follows each prompt, of shape (prompts, temperatures, vocabulary)."""
-    parts: list[torch.Tensor] = [torch.empty(0)] * len(prompts)
-    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+def _score_first_tokens(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    replies: Sequence[Sequence[int]],
+    temperatures: Sequence[float],
+    batch_size: int,
+    result: torch.Tensor,
+) -> None:
+    """Fills `result` with the log-probability of each reply's first token. A prompt is run once for all of its replies."""
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        rows_of.setdefault(tuple(prompt), []).append(row)
+    order = sorted(rows_of, key=len)
+    batch_size = _rows_that_fit(model, batch_size, columns=1)
     for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        width = max(len(prompts[row]) for row in rows)
-        ids = torch.tensor([[0] * (width - len(prompts[row])) + list(prompts[row]) for row in rows])
-        mask = torch.tensor([[0] * (width - len(prompts[row])) + [1] * len(prompts[row]) for row in rows])
+        batch = order[start : start + batch_size]
+        width = max(map(len, batch))
+        ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in batch])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in batch])
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         ids, mask, positions = (tensor.to(model.device) for tensor in (ids, mask, positions))
         logits = model(
             input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=1
         ).logits[:, -1]
-        scaled = torch.stack([(logits.double() / t).log_softmax(-1).float() for t in temperatures], dim=1).cpu()
-        for row, logprobs in zip(rows, scaled, strict=True):
-            parts[row] = logprobs
-    return torch.stack(parts)
+        rows = [row for prompt in batch for row in rows_of[prompt]]
+        places = [place for place, prompt in enumerate(batch) for _ in rows_of[prompt]]
+        firsts = [replies[row][0] for row in rows]
+        for column, temperature in enumerate(temperatures):
+            result[rows, column] = (logits.double() / temperature).log_softmax(-1)[places, firsts].cpu()
+
+
+def _rows_that_fit(model: PreTrainedModel, batch_size: int, columns: int) -> int:
+    """Rows of a batch whose logits, at `columns` positions, are no more than `_MOST_LOGITS`."""
+    return max(1, min(batch_size, _MOST_LOGITS // (columns * model.config.get_text_config().vocab_size)))

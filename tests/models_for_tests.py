@@ -1,0 +1,111 @@
+"""
+Language models whose strategy in a small game is known: real Qwen3 networks with a tokenizer of their own, made on the spot.
+
+A line of a prompt is a token and so is a whole reply, so prompts are a dozen tokens long and replies, with their end, two.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from conftest import CHAT_TEMPLATE
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from trl_spiral.evaluation.tree import GameTree
+from trl_spiral.prompts import INSTRUCTION, PromptRenderer
+
+
+PIECE = r"[^\n]*\n|[^\n]+"
+
+
+def boxed(move):
+    return f"\\boxed{{{move}}}"
+
+
+def tokenizer_for(tree: GameTree, replies=()):
+    """A tokenizer that knows the lines of a game's prompts, its moves, boxed, and further replies."""
+    texts = [f"{state.observation.messages[0]['content']}\n\n{INSTRUCTION}" for state in tree.states]
+    known = {piece for text in texts for piece in re.findall(PIECE, text)} | {"user\n", "assistant\n", "\n"}
+    moves = dict.fromkeys(boxed(move) for state in tree.states for move in state.moves)
+    words = Tokenizer(
+        models.WordLevel({piece: n for n, piece in enumerate(["?", *sorted(known), *moves, *replies])}, "?")
+    )
+    words.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), "isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        unk_token="?",
+        extra_special_tokens=["<|im_start|>"],
+        padding_side="left",
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def network(tokenizer, hidden_size=32, seed=0) -> Qwen3ForCausalLM:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=len(tokenizer),
+                hidden_size=hidden_size,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=hidden_size // 2,
+                intermediate_size=2 * hidden_size,
+                initializer_range=0.2,
+                tie_word_embeddings=False,
+                bos_token_id=None,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+    return model.eval()
+
+
+@torch.no_grad()
+def saying(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
+    """
+    A model that says the same whatever it reads: each text with the logit given, anything else at -30.
+
+    All tokens have one embedding, so attention has nothing to choose from and every position ends in the same hidden state.
+    """
+    model = network(tokenizer, hidden_size=8)
+    model.model.embed_tokens.weight[:] = model.model.embed_tokens.weight[0].clone()
+    hidden = model.model(torch.tensor([[0, 1, 2]])).last_hidden_state[0, -1]
+    wanted = torch.full((len(tokenizer),), -30.0)
+    for text, logit in logits.items():
+        (token,) = tokenizer.encode(text, add_special_tokens=False)
+        wanted[token] = logit
+    model.lm_head.weight[:] = torch.outer(wanted, hidden / hidden.dot(hidden))
+    return model
+
+
+def taught(tokenizer, tree: GameTree, strategy, steps=150) -> Qwen3ForCausalLM:
+    """A model that has learned a strategy by heart: the odds of each boxed move after each prompt, and to end there."""
+    model, renderer = network(tokenizer), PromptRenderer(tokenizer)
+    rows = [(state, renderer.reply(boxed(move))) for state in tree.states for move in state.moves]
+    prompts = [list(renderer.prompt(state.observation)) for state, _ in rows]
+    width = max(map(len, prompts)) + 1
+    pad = tokenizer.pad_token_id
+    ids = torch.tensor(
+        [[pad] * (width - len(p) - 1) + [*p, reply[0]] for p, (_, reply) in zip(prompts, rows, strict=True)]
+    )
+    wanted = torch.zeros(len(rows), 2, len(tokenizer))
+    wanted[:, 1, tokenizer.eos_token_id] = 1.0
+    for row, (state, _) in enumerate(rows):
+        for move, share in strategy(state.name).items():
+            wanted[row, 0, renderer.reply(boxed(move))[0]] = share
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    for _ in range(steps):
+        logits = model(input_ids=ids, attention_mask=(ids != pad).long(), logits_to_keep=2).logits
+        loss = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return model
