@@ -116,7 +116,7 @@ class TestSavedPlayer:
         assert said[0] != said[1]
 
     def test_a_model_that_is_not_there_is_named(self, tmp_path):
-        with pytest.raises(ValueError, match="The opponent '.*nowhere' cannot be loaded: "):
+        with pytest.raises(ValueError, match="The model '.*nowhere' cannot be loaded: "):
             invite(config(tmp_path, opponents=f"{tmp_path}/nowhere"), TICTACTOE)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,17 +10,13 @@ from trl_spiral.engines.endpoint import EndpointEngine
 from trl_spiral.engines.saved import saved_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
+from trl_spiral.opponents.guests import TAKEN, read_endpoint, scripted_guest, short_names
 from trl_spiral.opponents.pool import POOL_FOLDER, Eviction
 from trl_spiral.opponents.spec import HUMAN, POOL, SELF
-from trl_spiral.players import EndpointPlayer, HumanPlayer, Player, scripted_player
-from trl_spiral.players.by_name import SCRIPTED
+from trl_spiral.players import EndpointPlayer, HumanPlayer, Player
 from trl_spiral.rollout import Engine
 from trl_spiral.spiral_config import SpiralConfig
-from trl_spiral.types import BASE, POLICY, Observation, Reply, Request, Sampling, Turn
-
-
-_TAKEN = (SELF, POOL, BASE, POLICY, HUMAN, *SCRIPTED)
-_ENDPOINT = re.compile(r"(https?://[^#]+)#(.+)")
+from trl_spiral.types import BASE, Sampling
 
 
 def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Opponents:
@@ -44,11 +38,11 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
     shares: dict[str, float] = {}
     players: dict[str, Player] = {}
     engines: dict[str, Engine] = {}
-    models = Counter(endpoint[2] for name in named if (endpoint := _ENDPOINT.fullmatch(name)))
+    models = [(name, endpoint[1]) for name in named if (endpoint := read_endpoint(name))]
+    called = short_names(models, {*named, *TAKEN})
     for name, share in named.items():
-        endpoint = _ENDPOINT.fullmatch(name)
-        if endpoint and models[endpoint[2]] == 1 and endpoint[2] not in {*named, *_TAKEN}:
-            name = endpoint[2]  # for logs and tables, where an address would be long
+        endpoint = read_endpoint(name)
+        name = called.get(name, name)
         shares[name] = share
         if name in (SELF, POOL, BASE):
             continue
@@ -60,8 +54,7 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
                 )
             players[name] = EndpointPlayer(name, _sampling(args))
             engines[name] = EndpointEngine(
-                endpoint[1],
-                endpoint[2],
+                *endpoint,
                 api_key_env=args.endpoint_api_key_env or None,
                 max_requests=_share(args.endpoint_max_requests, args.world_size),
                 max_tokens=_share(args.endpoint_max_tokens, args.world_size),
@@ -73,7 +66,7 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
                 raise ValueError(f"A person sits at one terminal, and there are {args.world_size} ranks. Use one.")
             players[name] = HumanPlayer()
         else:
-            players[name] = _ByGame(name, {game.name: scripted_player(name, game) for game in games})
+            players[name] = scripted_guest(name, games)
     kept = POOL in shares or BASE in shares
     eviction = cast(Eviction, args.pool_eviction)
     pool = OpponentPool(Path(args.output_dir) / POOL_FOLDER, args.pool_capacity, eviction) if kept else None
@@ -106,17 +99,3 @@ def _share(total: int | None, ranks: int) -> int | None:
             f"An endpoint's budget of {total} cannot be shared by {ranks} ranks. Allow one each at least."
         )
     return total // ranks
-
-
-class _ByGame:
-    """A scripted player that knows several games."""
-
-    def __init__(self, name: str, players: dict[str, Player]) -> None:
-        self.name = name
-        self._players = players
-
-    def ask(self, observation: Observation) -> Turn | Request:
-        return self._players[observation.game].ask(observation)
-
-    def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
-        return self._players[observation.game].answer(observation, request, reply)

@@ -103,7 +103,7 @@ def _load(path: str, tokenizer: str, device: Any) -> tuple[PreTrainedModel, PreT
         read = AutoTokenizer.from_pretrained(tokenizer if not base or tokenizer != path else base, padding_side="left")
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.") + "."
-        raise ValueError(f"The opponent {path!r} cannot be loaded: {reason}") from error
+        raise ValueError(f"The model {path!r} cannot be loaded: {reason}") from error
     if read.pad_token is None:
         read.pad_token = read.eos_token
     return model.to(device).eval(), read

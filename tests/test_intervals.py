@@ -1,0 +1,102 @@
+import math
+import random
+
+import pytest
+
+from trl_spiral.evaluation.intervals import bootstrap_mean, clustered_wilson, wilson
+
+
+class TestWilson:
+    @pytest.mark.parametrize(
+        ("share", "games", "low", "high"),
+        [
+            # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method 3.
+            (81 / 263, 263, 0.2553, 0.3662),
+            (15 / 148, 148, 0.0624, 0.1605),
+            (0.0, 20, 0.0, 0.1611),
+            (1 / 29, 29, 0.0061, 0.1718),
+        ],
+    )
+    def test_is_the_published_one(self, share, games, low, high):
+        found = wilson(share, games)
+
+        assert (found.value, round(found.low, 4), round(found.high, 4)) == (share, low, high)
+
+    def test_ends_are_where_a_score_test_just_rejects(self):
+        found = wilson(0.3, 50)
+
+        # The defining equation: |share - p| = 1.96 standard deviations of a share whose true value is p.
+        for end in (found.low, found.high):
+            assert abs(0.3 - end) / math.sqrt(end * (1 - end) / 50) == pytest.approx(1.959964, rel=1e-6)
+
+    def test_knows_nothing_without_games(self):
+        found = wilson(math.nan, 0)
+
+        assert math.isnan(found.value)
+        assert (found.low, found.high) == (0.0, 1.0)
+
+
+class TestClusteredWilson:
+    def test_games_that_always_go_alike_count_once(self):
+        alike = [[1.0, 1.0]] * 30 + [[0.0, 0.0]] * 20
+        found, once = clustered_wilson(alike), wilson(0.6, 50)
+
+        assert (found.value, found.low, found.high) == pytest.approx((0.6, once.low, once.high))
+
+    def test_games_of_deals_of_their_own_count_as_they_are(self):
+        apart = clustered_wilson([[1.0]] * 30 + [[0.0]] * 20)
+        plain = wilson(0.6, 50)
+
+        assert (apart.value, apart.low, apart.high) == pytest.approx((0.6, plain.low, plain.high))
+
+    @pytest.mark.parametrize("opposite", [[[1.0, 0.0]] * 50, [[1.0, 1.0]] * 50])
+    def test_never_counts_more_games_than_there_are(self, opposite):
+        share = sum(map(sum, opposite)) / 100
+
+        assert clustered_wilson(opposite) == wilson(share, 100)
+
+    def test_holds_the_truth_as_often_as_it_says(self):
+        rng = random.Random(0)
+        held = 0
+        for _ in range(400):
+            # A deal is good or bad (0.8 or 0.2), and both seats share it: independent games would claim too much.
+            clusters = []
+            for _ in range(60):
+                luck = rng.choice((0.8, 0.2))
+                clusters.append([float(rng.random() < luck), float(rng.random() < luck)])
+            found = clustered_wilson(clusters)
+            held += found.low <= 0.5 <= found.high
+
+        # 400 trials at 95 %: 380 +- 3 standard deviations of 4.4. Taken as independent it would be 90.7 % (a design effect of 1.36).
+        assert 367 <= held <= 393
+
+
+class TestBootstrapMean:
+    def test_is_the_normal_interval_where_that_holds(self):
+        rng = random.Random(1)
+        values = [rng.gauss(2.0, 3.0) for _ in range(400)]
+        mean = math.fsum(values) / 400
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / 400)
+        found = bootstrap_mean([[value] for value in values])
+
+        assert found.value == pytest.approx(mean)
+        # Half widths of 1.96 s / sqrt(n), up to the noise of 1,000 resamples.
+        half = 1.96 * deviation / math.sqrt(400)
+        assert found.low == pytest.approx(mean - half, abs=0.12 * half)
+        assert found.high == pytest.approx(mean + half, abs=0.12 * half)
+
+    def test_luck_that_seats_share_cancels(self):
+        rng = random.Random(2)
+        deals = [rng.gauss(0.0, 10.0) for _ in range(50)]
+        found = bootstrap_mean([[1.0 + luck, 1.0 - luck] for luck in deals])
+
+        assert (found.low, found.value, found.high) == pytest.approx((1.0, 1.0, 1.0))
+
+    def test_the_seed_alone_decides(self):
+        values = [[float(number)] for number in range(30)]
+
+        assert bootstrap_mean(values, seed=3) == bootstrap_mean(values, seed=3)
+        assert bootstrap_mean(values, seed=3) != bootstrap_mean(values, seed=4)
+
+    def test_weighs_deals_by_their_games(self):
+        assert bootstrap_mean([[1.0, 1.0, 1.0], [0.0]]).value == 0.75

@@ -1,0 +1,166 @@
+"""Matches against named opponents while the policy learns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+
+from accelerate.utils import gather_object
+from transformers import Trainer, TrainerCallback
+
+from trl_spiral import _trl
+from trl_spiral.callbacks.log import log_beside
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player
+from trl_spiral.contestants import Contestants, make_contestants, read_names
+from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
+from trl_spiral.games import Game, get_game
+from trl_spiral.players import HumanPlayer, Player
+from trl_spiral.ranks import together
+from trl_spiral.rollout import Engine, Start, play, referee
+from trl_spiral.types import POLICY, Episode
+
+
+class MatchCallback(TrainerCallback):
+    """
+    Plays the policy against others before training, every so often, and after, in any trainer of TRL's.
+
+    Every deal is played from every seat, the same deals each time; each rank plays its share, and all hold the results.
+    They are logged under SPIRAL's names, `eval/{game}-{opponent}/pid-{seat}/win` and so on, with 95 % intervals; see
+    [`~evaluation.matches.MatchReport`]. Nothing here is used for training or for choosing a checkpoint, and nothing in the
+    trainer moves.
+
+    Args:
+        trainer ([`~transformers.Trainer`]):
+            Whose policy plays.
+        games (`str`, [`~games.Game`] or a sequence of them, defaults to `"TicTacToe-v0"`):
+            What is played.
+        rivals (sequence of `str` or [`~players.Player`], defaults to `("random",)`):
+            Opponents: players that need no engine, or names as [`~contestants.read_names`] takes them: scripted players,
+            models, snapshots, endpoints.
+        pairs (`int`, defaults to `100`):
+            Deals of each game against each rival, each played from every seat.
+        every (`int`, *optional*):
+            Steps between evaluations; only before and after training by default.
+        temperature (`float`, defaults to `0.25`):
+            At which the policy plays, and rivals that are models.
+        seed (`int`, defaults to `0`):
+            Seed of the deals and of all decisions.
+        prompt_style (`str`, *optional*):
+            See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+
+    Attributes:
+        reports (`list[MatchReport]`):
+            The last evaluation's, one for each game and rival.
+        episodes (`list[Episode]`):
+            The games of the last evaluation that this rank played.
+
+    Raises:
+        ValueError: If a rival or a game is unknown, or nothing would be played. When training begins, if the trainer's
+            model cannot play. A rival that is a model is loaded at once, on every rank.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        games: str | Game | Sequence[str | Game] = "TicTacToe-v0",
+        rivals: Sequence[str | Player] = ("random",),
+        pairs: int = 100,
+        every: int | None = None,
+        temperature: float = 0.25,
+        seed: int = 0,
+        prompt_style: str | None = None,
+    ) -> None:
+        if pairs < 1 or (every is not None and every < 1) or not rivals:
+            raise ValueError(
+                f"Matches need `rivals` ({len(rivals)}), `pairs` ({pairs}) and `every` ({every}) of at least 1: nothing "
+                "would be played. Use `every=None` for matches before and after training alone."
+            )
+        games = [games] if isinstance(games, str | Game) else games
+        self.trainer = trainer
+        self.games = [get_game(game) if isinstance(game, str) else game for game in games]
+        self.pairs = pairs
+        self.every = every
+        self.temperature = temperature
+        self.seed = seed
+        self.prompt_style = prompt_style
+        self.reports: list[MatchReport] = []
+        self.episodes: list[Episode] = []
+        self._met = self._invite(rivals)
+
+    def _invite(self, rivals: Sequence[str | Player]) -> Contestants:
+        policy = evaluation_player(self.trainer, self.temperature, self.prompt_style)
+        texts = [rival for rival in rivals if isinstance(rival, str)]
+        asked = [one.whole for one in read_names(texts) if one.kind in ("endpoint", "model", "snapshot")]
+        if asked and _trl.ranks_per_engine(self.trainer) > 1:
+            raise ValueError(
+                f"Ranks that share an engine (`vllm_tensor_parallel_size` above 1) would each ask {asked[0]} and be answered "
+                "differently. Use 1, or scripted rivals."
+            )
+        met = make_contestants(
+            texts,
+            self.games,
+            policy.sampling,
+            policy.renderer.style,
+            device=self.trainer.accelerator.device,
+        )
+        met.players |= {rival.name: rival for rival in rivals if not isinstance(rival, str)}
+        if POLICY in met.players or len(met.players) < len(rivals):
+            raise ValueError(
+                f"Each of the rivals ({', '.join(met.players)}) needs a name of its own, and none may be {POLICY!r}, which "
+                "is the name of the model in training."
+            )
+        if any(isinstance(rival, HumanPlayer) for rival in met.players.values()):
+            raise ValueError("A person does not play every evaluation of a run. Use `trl-spiral play`.")
+        return met
+
+    @property
+    def curve(self) -> list[dict[str, float]]:
+        """One entry per evaluation. Taken from the trainer's log, so that a resumed run knows how it began."""
+        first = f"eval/{self.games[0].name}-{next(iter(self._met.players))}/all/games"
+        return [entry for entry in self.trainer.state.log_history if first in entry]
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        check_can_play(self.trainer, self.prompt_style)
+        if not self.curve:
+            self._evaluate()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.every and state.global_step % self.every == 0 and state.global_step < state.max_steps:
+            self._evaluate()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._evaluate()
+
+    def table(self) -> str:
+        """Markdown: the policy before and after, against each rival, in each seat and over all."""
+        rows = []
+        for game in self.games:
+            for rival in self._met.players:
+                for when, numbers in (("before", self.curve[0]), ("after", self.curve[-1])):
+                    rows.append((when, MatchReport.from_metrics(game, POLICY, rival, numbers)))
+        return match_table(rows)
+
+    def _evaluate(self) -> None:
+        policy = evaluation_player(self.trainer, self.temperature, self.prompt_style)
+        # Each engine plays its share; ranks that share one all ask it the same.
+        sharing = _trl.ranks_per_engine(self.trainer)
+        accelerator = self.trainer.accelerator
+        share = slice(accelerator.process_index // sharing, None, accelerator.num_processes // sharing)
+        self.reports, self.episodes = [], []
+        with _trl.open_engine(self.trainer) as engine:
+            for game, rival in itertools.product(self.games, self._met.players.values()):
+                starts = paired_starts(game, policy, rival, self.pairs, self.seed)[share]
+                episodes = together(
+                    partial(self._play, starts, engine),
+                    lambda: None,
+                    lambda: _trl.restore_weights(self.trainer, engine),
+                )
+                told = dict(gather_object([(episode.counter, outcome_of(episode)) for episode in episodes]))
+                self.reports.append(MatchReport.of(game, POLICY, rival.name, told.values(), self.seed))
+                self.episodes += episodes
+        # On every rank, so that all of them know what has been played already.
+        log_beside(self.trainer, {name: x for report in self.reports for name, x in report.metrics().items()})
+
+    def _play(self, starts: Sequence[Start], engine: Engine) -> list[Episode]:
+        return list(play(map(referee, starts), self._met.engine(engine)))

@@ -1,0 +1,87 @@
+"""Arguments that several commands share: what is played, and how models are loaded and asked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trl_spiral.games import Game, get_game
+
+
+if TYPE_CHECKING:
+    from trl_spiral.contestants import Contestants
+
+CONTESTANT = (
+    "a model's folder (whole or LoRA adapter), its id on the Hub, a snapshot (run/opponents#step-40), an endpoint "
+    "(https://host/v1#model), or random, minimax, equilibrium, mcts-200"
+)
+"""What may be named, for help texts."""
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, temperature: float) -> None:
+    """Arguments of how models are loaded and asked."""
+    group = parser.add_argument_group("models")
+    group.add_argument(
+        "--temperature", type=float, default=temperature, help="at which models reply (default: %(default)s)"
+    )
+    group.add_argument(
+        "--max-new-tokens", type=int, default=1024, help="longest reply; longer ones forfeit (default: %(default)s)"
+    )
+    group.add_argument("--prompt-style", default="chat", help="how prompts are written (default: %(default)s)")
+    group.add_argument("--tokenizer", help="of pools' snapshots (default: the run's, beside the pool)")
+    group.add_argument("--device", help="where models are put (default: cuda if there is one, else cpu)")
+    group.add_argument(
+        "--api-key-env",
+        default="OPENAI_API_KEY",
+        help="environment variable with the endpoints' key, '' for none (default: %(default)s)",
+    )
+
+
+def read_games(names: Sequence[str]) -> list[Game]:
+    """The games called so. Raises `ValueError` if there is none."""
+    return [get_game(name) for name in dict.fromkeys(names)]
+
+
+def at_least_one(name: str, value: int) -> None:
+    """Raises `ValueError` if a number leaves nothing to play."""
+    if value < 1:
+        raise ValueError(f"`{name}` ({value}) must be at least 1: nothing would be played.")
+
+
+def check_is_one(name: str, value: str) -> None:
+    """Raises `ValueError` if an argument names several players, as a pool's folder does."""
+    from trl_spiral.contestants import read_names
+
+    if len(named := read_names([value])) > 1:
+        raise ValueError(
+            f"`{name}` ({value}) must name one player, and it names {len(named)}. Choose {named[-1].whole}."
+        )
+
+
+def open_contestants(args: argparse.Namespace, names: Sequence[str], games: Sequence[Game]) -> Contestants:
+    """
+    The players that are named, with models loaded as the arguments say.
+
+    Raises:
+        ValueError: If an argument is out of range, or as `make_contestants` does.
+    """
+    at_least_one("--max-new-tokens", args.max_new_tokens)
+    if args.temperature < 0.0:
+        raise ValueError(
+            f"`--temperature` ({args.temperature}) must not be negative. Use `0` for the likeliest reply."
+        )
+    import torch
+
+    from trl_spiral.contestants import make_contestants
+    from trl_spiral.types import Sampling
+
+    return make_contestants(
+        names,
+        games,
+        Sampling(temperature=args.temperature, max_new_tokens=args.max_new_tokens),
+        prompt_style=args.prompt_style,
+        tokenizer=args.tokenizer,
+        device=args.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        api_key_env=args.api_key_env or None,
+    )
