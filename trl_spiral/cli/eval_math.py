@@ -1,0 +1,79 @@
+r"""`trl-spiral eval-math MODEL --set gsm8k`: grades a model on maths sets, from `\boxed{}`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from trl_spiral.cli.options import at_least_one
+from trl_spiral.evaluation.maths_sets import MATHS_SETS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describes the command's arguments."""
+    parser.add_argument("model", help="folder or Hub id of a model, or of a LoRA adapter")
+    parser.add_argument(
+        "--set",
+        dest="sets",
+        action="append",
+        required=True,
+        choices=list(MATHS_SETS),
+        metavar="SET",
+        help=f"{', '.join(MATHS_SETS)}; may be repeated",
+    )
+    parser.add_argument("--path", help="the set's .jsonl, .json, .csv or .parquet file (default: the Hub's)")
+    parser.add_argument("--limit", type=int, help="problems of each set, from its first on (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of the replies (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers and every reply")
+    group = parser.add_argument_group("models")
+    group.add_argument("--temperature", type=float, default=0.0, help="at which it replies (default: %(default)s)")
+    group.add_argument("--max-new-tokens", type=int, default=2048, help="longest reply (default: %(default)s)")
+    group.add_argument(
+        "--in-flight", type=int, default=128, help="most replies written at once (default: %(default)s)"
+    )
+    group.add_argument("--prompt-style", default="chat", help="how prompts are written (default: %(default)s)")
+    group.add_argument("--device", help="where it is put (default: cuda if there is one, else cpu)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """
+    Grades the model, and prints a table.
+
+    Raises:
+        ValueError: If the model or a set cannot be had.
+        ImportError: If math-verify is not installed.
+    """
+    import torch
+
+    from trl_spiral.callbacks.maths import load_problems
+    from trl_spiral.engines.saved import saved_player
+    from trl_spiral.evaluation.grading import check_can_grade
+    from trl_spiral.evaluation.maths import answer_problems, summarize
+    from trl_spiral.types import Sampling
+
+    at_least_one("--in-flight", args.in_flight)
+    check_can_grade()
+    sets = load_problems(args.sets, args.path, args.limit)
+    sampling = Sampling(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    player, engine = saved_player(args.model, sampling, args.prompt_style, device)
+    found = {}
+    print(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")
+    print("| set | problems | accuracy | interval | truncated | unboxed | timeouts | reply length |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for name, problems in sets.items():
+        attempts = answer_problems(dict(enumerate(problems)), player, engine, args.seed, name, args.in_flight)
+        numbers = summarize(attempts)
+        print(
+            "| {name} | {problems} | {accuracy:.1%} | {accuracy_low:.1%} to {accuracy_high:.1%} | {truncated:.1%} "
+            "| {unboxed:.1%} | {timeouts:.0f} | {reply_length:.0f} |".format(
+                name=name, problems=len(problems), **numbers
+            ),
+            flush=True,
+        )
+        found[name] = {**numbers, "problems": len(problems), "replies": [seen.record() for seen in attempts]}
+    if args.json:
+        said = {"model": args.model, "temperature": args.temperature, "seed": args.seed, "sets": found}
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

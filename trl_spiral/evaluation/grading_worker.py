@@ -1,0 +1,107 @@
+"""
+The program that grades answers, started by `grading.py` as a process of its own. It needs nothing of the package.
+
+Answers are read and compared in a few forks of it, the lanes, each of which takes every n-th answer. One that hangs
+is ended by the kernel, whatever it is busy with; its lane is forked again and goes on behind it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import mmap
+import os
+import re
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+
+
+UNFINISHED, WRONG, CORRECT = range(3)
+
+_BOXED = [LatexExtractionConfig(boxed_match_priority=0)]
+_E_NOTATION = re.compile(r"(?<=\d)[eE]([+-]?\d+)")  # Minerva's 2.45e6, which math-verify takes for a product
+_POLL = 0.01  # seconds
+
+
+def main() -> None:
+    """Reads `{"pairs": [[gold, answer], …], …}` from stdin, and writes what became of each pair to stdout."""
+    job = json.load(sys.stdin)
+    warm_up()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":  # elsewhere this limit is refused, or means nothing
+        resource.setrlimit(resource.RLIMIT_AS, (job["memory"], job["memory"]))
+    json.dump(grade(job["pairs"], job["seconds"], job["lanes"]), sys.stdout)
+
+
+def grade(pairs: list[list[str]], seconds: float, lanes: int) -> list[int]:
+    """`UNFINISHED`, `WRONG` or `CORRECT` for each pair."""
+    verdicts = mmap.mmap(-1, len(pairs))  # shared with the lanes, and zero
+    asker = os.getppid()
+    running = {_fork(pairs, range(lane, len(pairs), lanes), seconds, verdicts): lane for lane in range(lanes)}
+    begun = list(range(lanes))  # the answer from which each lane was last sent off
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            if os.getppid() != asker:
+                for lane in running:
+                    os.kill(lane, signal.SIGKILL)
+                sys.exit("Whoever asked is gone.")
+            time.sleep(_POLL)
+            continue
+        lane = running.pop(pid)
+        if status:
+            hung = next(number for number in range(begun[lane], len(pairs), lanes) if not verdicts[number])
+            begun[lane] = hung + lanes
+            running[_fork(pairs, range(begun[lane], len(pairs), lanes), seconds, verdicts)] = lane
+    return list(verdicts[:])
+
+
+def equal(gold: str, answer: str) -> bool:
+    """Whether math-verify takes two answers, as they stand in their boxes, for the same."""
+    # Its own time limits need a signal handler, which Python calls only between two of its instructions.
+    same: bool = verify(_read(gold), _read(answer), timeout_seconds=None)
+    return same
+
+
+def warm_up() -> None:
+    """Fills caches and loads what SymPy loads late, once for all forks."""
+    logging.disable(logging.CRITICAL)  # math-verify warns that it has no time limit
+    if not equal("x^2-1", "(x+1)(x-1)"):
+        raise RuntimeError("math-verify does not know that x²-1 = (x+1)(x-1): it is broken.")
+    gc.freeze()  # so that a collection in a fork copies no pages
+
+
+def _read(answer: str) -> list[Any]:
+    text = _E_NOTATION.sub(r" \\times 10^{\1}", answer)
+    read: list[Any] = parse(f"\\boxed{{{text}}}", _BOXED, parsing_timeout=None)
+    return read
+
+
+def _fork(pairs: list[list[str]], numbers: range, seconds: float, verdicts: mmap.mmap) -> int:
+    """Process id of a lane that grades these pairs, in order."""
+    ours = os.getpid()
+    if pid := os.fork():
+        return pid
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which ends the process
+    for number in numbers:
+        if os.getppid() != ours:
+            break
+        # Processor time, so that a busy machine does not make right answers wrong.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            verdict = CORRECT if equal(*pairs[number]) else WRONG
+        except Exception:  # out of memory, or too deeply nested
+            verdict = WRONG
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        verdicts[number] = verdict
+    sys.exit()
+
+
+if __name__ == "__main__":
+    main()
