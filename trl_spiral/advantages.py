@@ -325,6 +325,9 @@ class PositionValues:
             Discount per turn.
         rivals (`Collection[str]`, defaults to none):
             Names of games for two seats, zero-sum and of perfect information.
+
+    Raises:
+        ValueError: When it is called, if a game among the `rivals` turns out to have another number of seats.
     """
 
     def __init__(
@@ -358,6 +361,11 @@ class PositionValues:
         upcoming = [iter(positions) for positions in result.positions]
         path = [(seat, next(upcoming[seat])) for seat in result.order if result.positions[seat]]
         shared = result.game in self.rivals
+        if shared and len(result.returns) != 2:
+            raise ValueError(
+                f"`rivals` name {result.game}, which has {len(result.returns)} seats: what a position is worth to one is "
+                "minus what it is worth to the other only between two. Leave it out."
+            )
         later: dict[int, tuple[float, float]] = {}
         backwards: list[list[float]] = [[] for _ in result.returns]
         for seat, position in reversed(path):

@@ -12,7 +12,9 @@ def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, fl
     """
     Metrics over all ranks' games of one batch.
 
-    Broken games, whose results say nothing about how anybody played, count in `games` and `broken_rate` alone.
+    Broken games, whose results say nothing about how anybody played, count in `games` and `broken_rate` alone. A game is
+    drawn if all seats return the same. In any other, every seat that returns the most has won, which with three seats may
+    be two of them, and every other has lost.
 
     Args:
         results (`Sequence[Result]`):
@@ -41,8 +43,11 @@ def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, fl
         # The mean of -log p over what was sampled is an unbiased estimate of the entropy.
         metrics[f"{prefix}/entropy"] = -sum(result.logprob_sum for result in played) / tokens
         metrics[f"{prefix}/reply_length"] = tokens / sum(result.policy_turns for result in played)
-    for game, seat in sorted({(result.game, seat) for result in played for seat in range(len(result.returns))}):
-        metrics |= _of_seat([result for result in played if result.game == game], seat, f"{prefix}/{game}/seat{seat}")
+    for game in sorted({result.game for result in played}):
+        of_game = [result for result in played if result.game == game]
+        metrics[f"{prefix}/{game}/games"] = float(len(of_game))
+        for seat in range(len(of_game[0].returns)):
+            metrics |= _of_seat(of_game, seat, f"{prefix}/{game}/seat{seat}")
     return metrics
 
 

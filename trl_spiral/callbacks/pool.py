@@ -54,8 +54,8 @@ class OpponentPoolCallback(TrainerCallback):
         base (`bool`, defaults to `False`):
             Whether to keep the model that training starts from too, beside the others. A LoRA run has it anyway.
         rating_games (`int`, defaults to `0`):
-            Games that each new snapshot plays against every other one, of each game: half of them in each of two seats,
-            from the same deals.
+            Games that each new snapshot plays against every other one, of each game: as many in each seat, from the same
+            deals. Rounded up to a whole number of deals.
         games (sequence of [`~games.Game`], *optional*):
             What is played for ratings.
         restores (`bool`, defaults to `True`):
@@ -157,8 +157,8 @@ class OpponentPoolCallback(TrainerCallback):
         keep = needed_by_checkpoints(self.trainer.args.output_dir)
         self._on_rank_zero(lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE, keep=keep))
         if self.rating_games and name in [snapshot.name for snapshot in self.pool.snapshots]:
-            pairs = -(-self.rating_games // 2)
-            played = play_rating_games(self.trainer, self.pool, name, pairs, self.games, self.trainer.args.seed)
+            wanted, args = self.rating_games, self.trainer.args
+            played = play_rating_games(self.trainer, self.pool, name, wanted, self.games, args.seed)
             self.pool.ratings.update(played, policy_moved=False)
         logger.info("%s joins the pool: %d snapshots, %.1f MB.", name, len(self.pool), self.pool.size / 1e6)
 

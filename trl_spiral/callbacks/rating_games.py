@@ -18,7 +18,7 @@ from trl_spiral.seeding import derive_seed
 
 
 def play_rating_games(
-    trainer: Trainer, pool: OpponentPool, name: str, pairs: int, games: Sequence[Game], seed: int
+    trainer: Trainer, pool: OpponentPool, name: str, number: int, games: Sequence[Game], seed: int
 ) -> list[Played]:
     """
     Lets a snapshot play every other one. Every rank must call it, and is told all results.
@@ -30,8 +30,8 @@ def play_rating_games(
             Holds them all.
         name (`str`):
             The snapshot.
-        pairs (`int`):
-            Deals of each game, against each other snapshot. Each deal is played once from every seat.
+        number (`int`):
+            Playings of each game, against each other snapshot. Each deal is played once from every seat, so it is rounded up.
         games (sequence of [`~games.Game`]):
             What is played.
         seed (`int`):
@@ -41,8 +41,12 @@ def play_rating_games(
     if not rivals:
         return []
     policy = policy_player(trainer)
-    tables = itertools.product(rivals, games, range(pairs))
-    seatings = [(*table, seat) for table in tables for seat in range(table[1].traits.seats)]
+    seatings = [
+        (rival, game, deal, seat)
+        for rival, game in itertools.product(rivals, games)
+        for deal in range(-(-number // game.traits.seats))
+        for seat in range(game.traits.seats)
+    ]
     # Each engine plays its share; ranks that share one all ask it the same.
     sharing = _trl.ranks_per_engine(trainer)
     group, groups = trainer.accelerator.process_index // sharing, trainer.accelerator.num_processes // sharing

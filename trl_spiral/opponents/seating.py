@@ -64,7 +64,8 @@ class Opponents:
     Everybody whom the policy meets: who they are, how often, and how it has gone. A [`Matchmaker`].
 
     For each episode it draws one opponent, by share, and one seat for the policy, each seat as likely as another; the
-    opponent fills the others. Against itself, the policy fills every seat and is trained in every seat.
+    opponent fills the others. Against itself, the policy fills every seat and is trained in every seat. Where the opponents
+    are earlier selves and there are several seats to fill, each is drawn by itself.
 
     Args:
         shares (`Mapping[str, float]`, *optional*):

@@ -1,0 +1,270 @@
+"""
+Collapse, noticed in what a run has logged: one sentence for each trouble, with the remedy.
+
+Self-play collapses quietly. In tic-tac-toe with plain policy gradients both seats come to agree that the first player wins:
+draws vanish, one seat wins nearly everything, and the loss looks as it always did. Torch-free, and a function of the log
+alone, so that a resumed run, a report and a test see the same warnings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+# The thresholds come from runs of `recipes/spiral_ttt.py`, and from two of its player that were made to collapse by a high
+# learning rate without random openings. Healthy runs, over 320 steps: illegal moves never more than 0.01 above their lowest,
+# the gap between the seats' wins at most 0.21 and falling, draws rising, entropy down to 16 % of what it was. Collapsed ones,
+# within 25 batches: illegal moves up by 0.4 and more; or no draws, a gap of 0.9 to 1, and entropy at 4 to 9 %.
+RISE = 0.15
+"""By how much illegal or truncated endings must have risen above their lowest, as a share of the games."""
+
+SKEW = 0.6
+"""Gap between the seats' shares of wins: twice the 0.585 - 0.288 of random tic-tac-toe, which favours its first seat most."""
+
+SKEW_RISE = 0.25
+"""By how much that gap must have grown, so that a game which its rules give to one seat is not lamented from the start."""
+
+FEWER_DRAWS = 4.0
+"""How many times fewer draws there must be than at most."""
+
+LESS_ENTROPY = 20.0
+"""How many times less entropy there must be than at first: three times less than a healthy run came to."""
+
+SHORTER_REPLIES = 3.0
+"""How many times shorter replies must be than at first. Chosen, not measured: our players that can learn write moves alone."""
+
+WINDOW = 3
+"""Log entries of which the median counts: one alone may be a freak."""
+
+ERRORS = 3.0
+"""Standard errors by which a share of games must differ from what it is compared with."""
+
+OVER = 0.5
+"""A trouble is over, and may be warned of again, once it is half as bad as when it is warned of."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseWarning:
+    """
+    One trouble.
+
+    Attributes:
+        step (`int`):
+            Optimizer step of the log entry that gave it away.
+        metric (`str`):
+            Name of the metric.
+        sentence (`str`):
+            What is wrong, and what to do.
+    """
+
+    step: int
+    metric: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """
+    What makes a trouble of a metric.
+
+    Attributes:
+        against (`str`):
+            What its present value is compared with: its `"first"`, `"lowest"` or `"highest"` so far.
+        badness (`Callable[[float, float], float]`):
+            Of (present value, what it is compared with): 1 where it is time for a warning.
+        sentence (`str`):
+            The warning, with `{now}` and `{then}`.
+    """
+
+    against: Literal["first", "lowest", "highest"]
+    badness: Callable[[float, float], float]
+    sentence: str
+
+
+def _times_less(now: float, then: float) -> float:
+    return then / now if now > 0.0 else math.inf
+
+
+_ILLEGAL = _Rule(
+    "lowest",
+    lambda now, then: (now - then) / RISE,
+    "{now:.0%} of the games end by an illegal move, after {then:.0%} at best: the policy forgets the rules, so lower "
+    "`learning_rate`, or hold it closer to where it started by `beta`.",
+)
+_TRUNCATED = _Rule(
+    "lowest",
+    lambda now, then: (now - then) / RISE,
+    "{now:.0%} of the games end by a reply that was cut off, after {then:.0%} at best: raise `max_completion_length` if "
+    "replies make sense to their end, else lower `learning_rate`.",
+)
+_SKEW = _Rule(
+    "lowest",
+    lambda now, then: min(now / SKEW, (now - then) / SKEW_RISE),
+    "One seat's share of wins at {game} is {now:.0%} above another's, after {then:.0%} at best: unless the rules give it the "
+    "game, both have settled on one line, so start from random positions by `opening_moves`, or meet earlier selves by "
+    "`opponents='self:0.8,pool:0.2'`.",
+)
+_DRAWS = _Rule(
+    "highest",
+    lambda now, then: _times_less(now, then) / FEWER_DRAWS,
+    "{now:.0%} of the finished games are drawn, after {then:.0%} at best: both seats agree on who wins, so start from "
+    "random positions by `opening_moves`, or lower `learning_rate`.",
+)
+_ENTROPY = _Rule(
+    "first",
+    lambda now, then: _times_less(now, then) / LESS_ENTROPY,
+    "Entropy is down to {now:.3f} nats a token, from {then:.3f}: nothing new is tried any more, so raise `entropy_coef` or "
+    "`temperature`, or lower `learning_rate`.",
+)
+_LENGTH = _Rule(
+    "first",
+    lambda now, then: _times_less(now, then) / SHORTER_REPLIES,
+    "Replies are down to {now:.0f} tokens, from {then:.0f}: the policy reasons less and less, so lower `learning_rate`, or "
+    "hold it closer to where it started by `beta`.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One value of a metric: a share of so many games, or no share at all (`games=None`)."""
+
+    metric: str
+    rule: _Rule
+    value: float
+    games: float | None = None
+    game: str = ""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is remembered of one metric."""
+
+    recent: deque[_Reading] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    then: tuple[float, float | None] | None = None
+    trouble: bool = False
+
+
+class CollapseMonitor:
+    """
+    Reads a run's log entry by entry, and warns once of each trouble, and again only if it was over in between.
+
+    Attributes:
+        warnings (`list[CollapseWarning]`):
+            All so far.
+    """
+
+    def __init__(self) -> None:
+        self.warnings: list[CollapseWarning] = []
+        self._watches: dict[str, _Watch] = {}
+
+    def observe(self, step: int, entry: Mapping[str, Any]) -> list[CollapseWarning]:
+        """
+        Reads one entry. Those without metrics of self-play are passed over.
+
+        Args:
+            step (`int`):
+                Optimizer step.
+            entry (`Mapping[str, Any]`):
+                What was logged, by name.
+
+        Returns:
+            `list[CollapseWarning]`: What it gives away.
+        """
+        new = [
+            CollapseWarning(step, reading.metric, sentence)
+            for reading in _readings(entry)
+            if (sentence := self._judge(reading)) is not None
+        ]
+        self.warnings += new
+        return new
+
+    def _judge(self, reading: _Reading) -> str | None:
+        """The warning, if it is time for one."""
+        watch = self._watches.setdefault(reading.metric, _Watch())
+        watch.recent.append(reading)
+        now, games = _middle(watch.recent)
+        if watch.then is None:
+            watch.then = now, games
+        then, games_then = watch.then
+        badness = reading.rule.badness(now, then)
+        if badness < OVER:
+            watch.trouble = False
+        raised = (
+            badness >= 1.0 and not watch.trouble and abs(now - then) > _chance(now, games) + _chance(then, games_then)
+        )
+        if raised:
+            watch.trouble = True
+        if (reading.rule.against == "lowest" and now < then) or (reading.rule.against == "highest" and now > then):
+            watch.then = now, games
+        return reading.rule.sentence.format(now=now, then=then, game=reading.game) if raised else None
+
+
+def warnings_in(log_history: Sequence[Mapping[str, Any]]) -> list[CollapseWarning]:
+    """
+    All warnings of a run, from its log.
+
+    Args:
+        log_history (`Sequence[Mapping[str, Any]]`):
+            A trainer's `state.log_history`, or that of a `trainer_state.json`.
+    """
+    monitor = CollapseMonitor()
+    for entry in log_history:
+        monitor.observe(int(entry.get("step", 0)), entry)
+    return monitor.warnings
+
+
+_WINS = re.compile(r"selfplay/(?P<game>.+)/seat\d+/win")
+
+
+def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
+    """All that an entry says about collapse."""
+
+    def read(metric: str, rule: _Rule, games: float | None = None) -> Iterator[_Reading]:
+        value = entry.get(metric)
+        if isinstance(value, int | float) and math.isfinite(value):
+            yield _Reading(metric, rule, float(value), games)
+
+    games = entry.get("selfplay/games")
+    yield from read("selfplay/illegal_rate", _ILLEGAL, games)
+    yield from read("selfplay/truncated_rate", _TRUNCATED, games)
+    yield from read("selfplay/entropy", _ENTROPY)
+    yield from read("selfplay/reply_length", _LENGTH)
+    wins: dict[str, list[float]] = {}
+    for name, value in entry.items():
+        if seat := _WINS.fullmatch(name):
+            wins.setdefault(seat["game"], []).append(float(value))
+    # How often each game of a mixture was played is not logged.
+    each = games and games / max(1, len(wins))
+    for game, shares in wins.items():
+        # The difference of two shares varies up to twice as much as one share does: as that of a quarter of the games.
+        yield _Reading(f"selfplay/{game}/skew", _SKEW, max(shares) - min(shares), each and each / 4, game)
+    # A forfeit is never drawn, so that draws are a share of the games that were finished. In a mixture each game counts for
+    # itself: what is mixed may change.
+    finished = 1.0 - sum(float(entry.get(f"selfplay/{kind}_rate", 0.0)) for kind in ("illegal", "truncated"))
+    if finished > 0.0:
+        for metric in [f"selfplay/{game}/seat0/draw" for game in wins] if len(wins) > 1 else ["selfplay/draw_rate"]:
+            for reading in read(metric, _DRAWS):
+                yield _Reading(metric, _DRAWS, min(1.0, reading.value / finished), each and each * finished)
+
+
+def _middle(readings: Sequence[_Reading]) -> tuple[float, float | None]:
+    """Their median, and of how many games they are; of none where they are no shares of games."""
+    value = statistics.median(reading.value for reading in readings)
+    counted = [reading.games for reading in readings if reading.games is not None]
+    # As if each had no more games than the one with fewest: it may be the one in the middle.
+    return value, len(counted) * min(counted) if counted else None
+
+
+def _chance(share: float, games: float | None) -> float:
+    """How far a share of so many games may be off by chance; of nothing that is no share of games."""
+    if games is None:
+        return 0.0
+    # Laplace's rule of succession: that none of a few was drawn does not mean that none ever is.
+    likely = (share * games + 1.0) / (games + 2.0)
+    return ERRORS * math.sqrt(likely * (1.0 - likely) / max(games, 1.0))
