@@ -103,3 +103,75 @@ class TestSpiralTicTacToe:
         assert done.returncode != 0
         assert "There is no game called 'TicTacTo-v0'. Did you mean 'TicTacToe-v0'?" in done.stderr
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+class TestSpiralKuhn:
+    def test_prints_its_curve_and_leaves_policy_tables(self, tmp_path, monkeypatch, capsys):
+        from trl import ModelConfig
+
+        from trl_spiral import SpiralConfig
+        from trl_spiral.tiny import TinyPlayerRecipe
+
+        recipe = load_recipe("spiral_kuhn")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        quick = {"steps": 12, "hidden_size": 16}
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **quick}))
+        small = dict(
+            output_dir=str(tmp_path / "run"),
+            max_steps=4,
+            per_device_train_batch_size=16,
+            priming_games=20,
+            ref_model_sync_steps=2,
+            logging_steps=1,
+            save_steps=2,
+        )
+
+        recipe.main(SpiralConfig(**{**recipe.LAPTOP, **small}), ModelConfig())
+
+        printed = capsys.readouterr().out
+        grades = sorted(path.name for path in (tmp_path / "run" / "exploitability").iterdir())
+        assert "| Kuhn-v0 | 0 | " in printed and "| Kuhn-v0 | 4 | " in printed
+        assert grades == [f"Kuhn-v0-step-{step}.{end}" for step in (0, 4) for end in ("json", "md")]
+        assert len(list((tmp_path / "run" / "transcripts").iterdir())) == 10
+        assert (tmp_path / "run" / "model.safetensors").exists()
+
+    def test_leduc_poker_has_settings_of_its_own(self):
+        recipe = load_recipe("spiral_kuhn")
+
+        # Worse than the most that can be lost: 2 chips and 13.
+        assert recipe.LAPTOP["illegal_move_return"] < -2.0 and recipe.LEDUC["illegal_move_return"] < -13.0
+        assert recipe.LEDUC["games"] == ["Leduc-v0"]
+
+
+@pytest.mark.slow
+class TestSpiralMulti:
+    def test_plays_all_three_games_and_prints_how_it_does_at_each(self, tmp_path, monkeypatch, capsys):
+        from trl import ModelConfig
+
+        from trl_spiral import SpiralConfig
+        from trl_spiral.tiny import TinyPlayerRecipe
+
+        recipe = load_recipe("spiral_multi")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        quick = {"steps": 12, "hidden_size": 16}
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **quick}))
+        monkeypatch.setattr(recipe, "PAIRS", 5)
+        small = dict(
+            output_dir=str(tmp_path / "run"),
+            max_steps=4,
+            per_device_train_batch_size=16,
+            ref_model_sync_steps=2,
+            logging_steps=1,
+            save_steps=2,
+        )
+
+        recipe.main(SpiralConfig(**{**recipe.LAPTOP, **small}), ModelConfig())
+
+        printed = capsys.readouterr().out
+        log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+        names = {name for entry in log for name in entry}
+        for game in recipe.GAMES:
+            assert f"| {game} |" in printed
+            assert {f"eval/{game}-random/all/win", f"selfplay/{game}/share"} <= names
+        assert (tmp_path / "run" / "model.safetensors").exists()

@@ -21,6 +21,7 @@ _EXPORTS = {
     "EquilibriumPlayer": "players",
     "Forfeit": "rollout",
     "Game": "games",
+    "GameEnvironment": "environment",
     "GroupMean": "advantages",
     "HumanPlayer": "players",
     "MCTSPlayer": "players",

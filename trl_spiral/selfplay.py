@@ -21,6 +21,7 @@ from trl_spiral import _trl
 from trl_spiral.advantages import AGAINST_ITSELF, AdvantageEstimator, Result, RoleBaseline, learning_seats, summarize
 from trl_spiral.engines.router import Router
 from trl_spiral.games import Game, get_game
+from trl_spiral.games.mix import Curriculum, game_shares, named_shares
 from trl_spiral.metrics import measure
 from trl_spiral.opponents import Matchmaker, Opponents
 from trl_spiral.players import PolicyPlayer, random_move
@@ -68,7 +69,7 @@ class SelfPlayRollout:
 
     Args:
         games (`str`, [`~games.Game`] or a sequence of them):
-            What is played, each game as likely as another.
+            What is played.
         estimator ([`~advantages.AdvantageEstimator`], *optional*):
             Turns returns into advantages; role-conditioned baselines by default.
         matchmaker ([`~opponents.Matchmaker`], *optional*):
@@ -105,6 +106,13 @@ class SelfPlayRollout:
             example. They stay open; close them when the run is over.
         seed (`int`, *optional*):
             Seed of all games; the trainer's by default.
+        game_weights (`Sequence[float]`, *optional*):
+            How often each game is played, up to a common factor; each as often as another by default.
+        curriculum ([`~games.mix.Curriculum`], *optional*):
+            Says before each batch how often each game is played in it. Evaluation goes by `game_weights`.
+
+    Raises:
+        ValueError: If `game_weights` do not fit the games, or moves cannot be constrained.
     """
 
     # Waves of games before a batch is given up on: with `filter_zero_advantages`, a wave may bring nothing.
@@ -130,6 +138,8 @@ class SelfPlayRollout:
         constrain_moves: bool = False,
         engines: Mapping[str, Engine] | None = None,
         seed: int | None = None,
+        game_weights: Sequence[float] | None = None,
+        curriculum: Curriculum | None = None,
     ) -> None:
         listed = [games] if isinstance(games, str | Game) else list(games)
         self.games = [get_game(game) if isinstance(game, str) else game for game in listed]
@@ -150,6 +160,9 @@ class SelfPlayRollout:
         self.constrain_moves = constrain_moves
         self.engines = dict(engines or {})
         self.seed = seed
+        self.curriculum = curriculum
+        self._names = [game.name for game in self.games]
+        self._shares = None if game_weights is None else game_shares(self._names, game_weights)
         if constrain_moves:
             for game in self.games:
                 match = game.start(0)
@@ -204,6 +217,7 @@ class SelfPlayRollout:
                 evaluation=evaluation,
                 sharing=sharing,
                 restore=lambda: _trl.restore_weights(trainer, engine),
+                step=trainer.state.global_step,
             )
         self._check_versions(trainer.state.global_step)
         self.batch = batch = rows[place * len(prompts) : (place + 1) * len(prompts)]
@@ -256,6 +270,7 @@ class SelfPlayRollout:
         evaluation: bool = False,
         sharing: int = 1,
         restore: Callable[[], None] | None = None,
+        step: int = 0,
     ) -> list[Row]:
         """
         Plays until every rank has the rows it needs.
@@ -280,19 +295,23 @@ class SelfPlayRollout:
                 How many ranks share each engine. All of them play the same games and get the same rows.
             restore (`Callable[[], None]`, *optional*):
                 Gives an engine that has lost its weights the right ones again. Every rank calls it at the same time.
+            step (`int`, defaults to `0`):
+                Optimizer steps taken, for the curriculum.
 
         Returns:
             `list[Row]`: Exactly `needed` rows.
 
         Raises:
             RuntimeError: If games bring no rows to train on, another rank has failed, or ranks that share an engine have
-                played different games.
+                played different games, or the curriculum told them differently.
+            ValueError: If the curriculum names a game that is not played, or gives no weights.
         """
         state = RolloutState(recent_rows=self.state.recent_rows, recent_episodes=self.state.recent_episodes)
         if not evaluation:
             state = self.state
         if self.priming_games and not evaluation and state.episodes == 0:
             self._prime(player, seed, rank, world_size)
+        shares = self._shares if evaluation else self._shares_at(step)
         state.recent_rows, state.recent_episodes = state.recent_rows / 2, state.recent_episodes / 2
         queue = list(state.kept)
         carried = len(queue)
@@ -306,7 +325,9 @@ class SelfPlayRollout:
                 self.state.episodes, self._evaluated = numbers
 
             wave = together(
-                partial(self._play_wave, needed - len(queue), player, engine, seed, rank, world_size, evaluation),
+                partial(
+                    self._play_wave, needed - len(queue), player, engine, seed, rank, world_size, evaluation, shares
+                ),
                 begin_again,
                 restore,
             )
@@ -341,6 +362,8 @@ class SelfPlayRollout:
             self.estimator(results)
             state.kept = rest if keeps else []
             state.estimator = self.estimator.state_dict()
+            state.measured = measure(results)
+            state.curriculum = _state_of(self.curriculum)
             if self.opponents:
                 self.opponents.record(results)
         self.batch = batch
@@ -349,7 +372,34 @@ class SelfPlayRollout:
         self.metrics |= {f"selfplay/engine/{name}": value for name, value in engine.metrics().items()}
         if self.opponents:
             self.metrics |= {f"pool/{name}": value for name, value in self.opponents.metrics().items()}
+        if shares is not None:
+            self.metrics |= {f"selfplay/{name}/share": x for name, x in zip(self._names, shares, strict=True)}
         return batch
+
+    def restore(self, state: RolloutState) -> None:
+        """Goes on from what a checkpoint holds."""
+        self.state = state
+        self.estimator.load_state_dict(state.estimator)
+        if state.curriculum is not None:
+            if not hasattr(self.curriculum, "load_state_dict"):
+                raise ValueError(
+                    "The checkpoint holds the state of a curriculum, and this run's remembers nothing. Resume with the same "
+                    "`curriculum`."
+                )
+            self.curriculum.load_state_dict(state.curriculum)
+
+    def _shares_at(self, step: int) -> list[float] | None:
+        """What share of the games of this batch is of each; `None` for equal ones. Asks the curriculum once."""
+        if self.curriculum is None:
+            return self._shares
+        shares = named_shares(self._names, self.curriculum(step, dict(self.state.measured)))
+        told: list[float] = gather_object(shares)
+        if told != shares * (len(told) // len(shares)):
+            raise RuntimeError(
+                f"The curriculum told this rank {dict(zip(self._names, shares, strict=True))} at step {step}, and another "
+                "rank otherwise. Let it depend on nothing but its arguments and its own state."
+            )
+        return shares
 
     def _opponent_of(self, episode: Episode) -> str:
         """Class of the policy's opponents in an episode: a baseline is kept for each."""
@@ -368,6 +418,7 @@ class SelfPlayRollout:
         rank: int,
         world_size: int,
         evaluation: bool,
+        shares: Sequence[float] | None,
     ) -> list[Episode]:
         """Games expected to bring the missing rows, in the order in which they were started."""
         ended: list[Episode] = []
@@ -383,7 +434,7 @@ class SelfPlayRollout:
             while True:
                 if started < target or started % self.games_per_start:
                     number = self._evaluated if evaluation else self.state.episodes
-                    yield self._start(number, player, seed, rank, world_size, evaluation)
+                    yield self._start(number, player, seed, rank, world_size, evaluation, shares)
                     started += 1
                     if evaluation:
                         self._evaluated += 1
@@ -424,14 +475,21 @@ class SelfPlayRollout:
         self.estimator(sorted(results, key=lambda result: result.counter))
 
     def _start(
-        self, number: int, player: PolicyPlayer, seed: int, rank: int, world_size: int, evaluation: bool
+        self,
+        number: int,
+        player: PolicyPlayer,
+        seed: int,
+        rank: int,
+        world_size: int,
+        evaluation: bool,
+        shares: Sequence[float] | None,
     ) -> Playing:
         """This rank's game of that number. Ranks count in turns, so counters are unique over all of them."""
         purpose = "eval" if evaluation else "train"
         counter = number * world_size + rank
         group = (number // self.games_per_start) * world_size + rank
         chance = random.Random(derive_seed(seed, purpose, "start", group))
-        game = chance.choice(self.games)
+        game = chance.choice(self.games) if shares is None else chance.choices(self.games, shares)[0]
         opening = chance.randint(0, self.opening_moves)
         players = self.matchmaker(player, game.traits.seats, derive_seed(seed, purpose, "seats", group))
 
@@ -523,6 +581,12 @@ class SelfPlayRollout:
                 "groups the turns of one game cancel each other. Or use `SpiralTrainer`, which has no groups."
             )
         self.keep_surplus = False
+
+
+def _state_of(curriculum: Curriculum | None) -> dict[str, Any] | None:
+    """What a curriculum remembers, if it remembers anything."""
+    told = getattr(curriculum, "state_dict", None)
+    return None if told is None else dict(told())
 
 
 class _RandomAtPrompts:

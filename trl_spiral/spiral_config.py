@@ -10,6 +10,7 @@ from typing import get_args
 from trl import GRPOConfig
 
 from trl_spiral.games import check_game
+from trl_spiral.games.mix import game_shares
 from trl_spiral.opponents import get_scheme, parse_opponents
 from trl_spiral.opponents.pool import Eviction
 from trl_spiral.opponents.spec import HUMAN, POOL, SELF
@@ -53,7 +54,10 @@ class SpiralConfig(GRPOConfig):
         > Parameters that control what is played
 
         games (`list[str]`, *optional*, defaults to `["TicTacToe-v0"]`):
-            Names of the games, each as likely as another.
+            Names of the games.
+        game_weights (`list[float]`, *optional*):
+            How often each game is played, in the order of `games` and up to a common factor; each as often as another by
+            default. Of games, not rows: long games bring more of these.
         opening_moves (`int`, *optional*, defaults to `0`):
             Up to this many uniformly random legal moves start each game, so that self-play meets positions that it
             would not choose. The number is drawn uniformly per game; the moves are nobody's and are not trained on.
@@ -73,7 +77,7 @@ class SpiralConfig(GRPOConfig):
         opponents (`str`, *optional*, defaults to `"self"`):
             Who is met in what share of the games, such as `"self:0.5,pool:0.4,random:0.1"`: `self`; `pool` for earlier
             selves; `base` for the model that training started from; a scripted player (`random`, `minimax`,
-            `equilibrium`, `mcts`, `mcts-200`); `human` for a person at the terminal; a model's folder or Hub id, which must
+            `equilibrium`, `mcts`, `mcts-200`, `hold-20`, `greedy`, `odds`); `human` for a person at the terminal; a model's folder or Hub id, which must
             hold a `/`; or an OpenAI-compatible endpoint as `https://host/v1#model`.
         matchmaking (`str`, *optional*, defaults to `"uniform"`):
             Which earlier self is met: `mirror`, `latest`, `lagged-N`, `uniform`, `fifo-N` (SPIRAL's, with 25), `pfsp-hard`,
@@ -151,6 +155,12 @@ class SpiralConfig(GRPOConfig):
         entropy_coef_end (`float`, *optional*):
             Where `entropy_coef` ends up, falling or rising linearly over the run. By default it stays.
 
+        > Parameters that control what is shown
+
+        live (`bool`, *optional*, defaults to `False`):
+            Whether the running training is shown in the terminal, in place of progress bars: see
+            [`~callbacks.LiveCallback`]. Of collapse the trainer warns in any case: see [`~callbacks.CollapseCallback`].
+
         > Parameters that control evaluation
 
         eval_rows (`int`, *optional*, defaults to `64`):
@@ -183,7 +193,11 @@ class SpiralConfig(GRPOConfig):
     # Parameters that control what is played
     games: list[str] = field(
         default_factory=lambda: ["TicTacToe-v0"],
-        metadata={"help": "Names of the games, each as likely as another."},
+        metadata={"help": "Names of the games."},
+    )
+    game_weights: list[float] | None = field(
+        default=None,
+        metadata={"help": "How often each game is played, in the order of `games`. Default: as often as another."},
     )
     opening_moves: int = field(
         default=0,
@@ -311,6 +325,12 @@ class SpiralConfig(GRPOConfig):
         metadata={"help": "Where `entropy_coef` ends up, linearly over the run. By default it stays."},
     )
 
+    # Parameters that control what is shown
+    live: bool = field(
+        default=False,
+        metadata={"help": "Whether the running training is shown in the terminal, in place of progress bars."},
+    )
+
     # Parameters that control evaluation
     eval_rows: int = field(default=64, metadata={"help": "Rows of self-play per evaluation, where there is any."})
     eval_sampling: dict | str | None = field(
@@ -335,6 +355,8 @@ class SpiralConfig(GRPOConfig):
             check_game(name)
         if not self.games:
             raise ValueError("`games` is empty: name at least one game.")
+        if self.game_weights is not None:
+            game_shares(self.games, self.game_weights)
         if self.num_generations is None or self.num_generations < 2:
             raise ValueError(
                 f"`num_generations` ({self.num_generations}) must be at least 2: TRL insists on groups. Self-play does "

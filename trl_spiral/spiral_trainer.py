@@ -28,6 +28,8 @@ from trl_spiral.advantages import (
     ReturnsOnly,
     RoleBaseline,
 )
+from trl_spiral.callbacks.collapse import CollapseCallback
+from trl_spiral.callbacks.live import LiveCallback
 from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together, write_needed
 from trl_spiral.checks import (
     check_fresh_pool,
@@ -41,6 +43,7 @@ from trl_spiral.checks import (
 )
 from trl_spiral.engines.snapshots import check_base
 from trl_spiral.games import Game, get_game
+from trl_spiral.games.mix import Curriculum
 from trl_spiral.invitations import invite
 from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.pool import needed_by_checkpoints
@@ -100,6 +103,9 @@ class SpiralTrainer(GRPOTrainer):
             Tokenizer; the model's own by default.
         callbacks, optimizers, peft_config, quantization_config:
             As in [`~trl.GRPOTrainer`].
+        curriculum ([`~games.mix.Curriculum`], *optional*):
+            Says before each batch how often each game is played in it, such as [`~games.mix.LinearCurriculum`] or a function
+            `curriculum(step, metrics)` of your own that returns weights by name. Evaluation goes by `args.game_weights`.
 
     Raises:
         ValueError: Before any weights are loaded, if the output folder cannot be written, the model cannot be found,
@@ -135,6 +141,7 @@ class SpiralTrainer(GRPOTrainer):
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
         quantization_config: Any = None,
         peft_config: Any = None,
+        curriculum: Curriculum | None = None,
     ):
         if args is None:
             name = model if isinstance(model, str) else model.config._name_or_path
@@ -166,6 +173,8 @@ class SpiralTrainer(GRPOTrainer):
             games_in_flight=args.games_in_flight,
             constrain_moves=args.constrain_moves,
             engines=engines,
+            game_weights=args.game_weights,
+            curriculum=curriculum,
         )
         self.rollout.estimator = estimator or make_estimator(args, self.rollout.games)
         self.rollout.advantages_are_replaced = True
@@ -225,6 +234,9 @@ class SpiralTrainer(GRPOTrainer):
                     restores=False,
                 )
             )
+        self.add_callback(CollapseCallback(self))
+        if args.live:
+            self.add_callback(LiveCallback(self))
 
     @property
     def pool(self) -> OpponentPool | None:
@@ -405,8 +417,7 @@ class SpiralTrainer(GRPOTrainer):
             return
         folder = Path(checkpoint)
         state = torch.load(folder / state_file(self.args.process_index), map_location="cpu", weights_only=True)
-        self.rollout.state = RolloutState.from_state_dict(state["rollout"])
-        self.rollout.estimator.load_state_dict(self.rollout.state.estimator)
+        self.rollout.restore(RolloutState.from_state_dict(state["rollout"]))
         self._restore_opponents(checkpoint)
         _trl.restore_cycle(self, state["cycle"])
         if self.args.sync_ref_model:

@@ -45,6 +45,10 @@ class RolloutState:
         opponents (`dict`, *optional*):
             State of the opponents: the pool's index, ratings and results, equal on all ranks, and what this rank has used
             of limited engines. `None` in a checkpoint from before there were any.
+        measured (`dict`):
+            What was measured of the last batch over all ranks, for a curriculum.
+        curriculum (`dict`, *optional*):
+            State of the curriculum, equal on all ranks; `None` where there is none or it remembers nothing.
     """
 
     episodes: int = 0
@@ -53,6 +57,8 @@ class RolloutState:
     recent_episodes: float = 0.0
     estimator: dict[str, Any] = field(default_factory=dict)
     opponents: dict[str, Any] | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+    curriculum: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -63,6 +69,8 @@ class RolloutState:
             "recent_episodes": self.recent_episodes,
             "estimator": self.estimator,
             "opponents": self.opponents,
+            "measured": self.measured,
+            "curriculum": self.curriculum,
         }
 
     @classmethod

@@ -3,9 +3,9 @@ The tiny player: a language model made on the spot, small enough to learn a game
 
 A Qwen3-architecture network of 0.2 million parameters with a tokenizer and a chat template of its own. Before self-play it
 learns, by TRL's `SFTTrainer`, to read the board and to answer in the right form: its examples are uniformly random legal
-moves, and questions about the rules ("if X takes [4], what comes of it?"). It knows no strategy.
+moves, and questions about the rules ("if X takes [4], what comes of it?"). It knows no strategy. It may know several games.
 
-    python -m trl_spiral.tiny --output my-player
+    python -m trl_spiral.tiny --output my-player --games TicTacToe-v0 Kuhn-v0
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from trl_spiral.games import get_game
+from trl_spiral.games.lessons import lessons_of
 from trl_spiral.prompts import INSTRUCTION
 from trl_spiral.seeding import derive_seed
 
@@ -37,22 +39,23 @@ CHAT_TEMPLATE = (
 )
 
 
+_BOXED = r"\\boxed\{\[[^\[\]\n]{1,16}\]\}"
+
+
 @dataclass(frozen=True)
 class TinyPlayerRecipe:
     """
     How a tiny player is made. Everything here changes the player, so all of it names the cached folder.
 
     Attributes:
-        game (`str`, defaults to `"TicTacToe-v0"`):
-            The game it is to play.
+        games (`tuple[str, ...]`, defaults to `("TicTacToe-v0",)`):
+            The games it is to play. Its lessons are of all of them, in turn.
         seed (`int`, defaults to `0`):
             Seed of its weights and its lessons.
         hidden_size, num_layers, num_heads, head_dim, intermediate_size (`int`):
             The network. Two wide layers read a board sooner than four narrow ones, and cost less a token.
         initializer_range (`float`, defaults to `0.1`):
             Standard deviation of the initial weights; at Qwen's 0.02 a network this small learns several times slower.
-        games (`int`, defaults to `5000`):
-            Random games whose positions it reads.
         reading (`float`, defaults to `0.25`):
             Share of the lessons that are questions about the rules.
         steps, batch_size (`int`):
@@ -61,7 +64,7 @@ class TinyPlayerRecipe:
             Its peak; it falls linearly to zero.
     """
 
-    game: str = "TicTacToe-v0"
+    games: tuple[str, ...] = ("TicTacToe-v0",)
     seed: int = 0
     hidden_size: int = 64
     num_layers: int = 2
@@ -69,7 +72,6 @@ class TinyPlayerRecipe:
     head_dim: int = 16
     intermediate_size: int = 192
     initializer_range: float = 0.1
-    games: int = 5000
     reading: float = 0.25
     steps: int = 900
     batch_size: int = 128
@@ -93,12 +95,13 @@ def make_tiny_player(recipe: TinyPlayerRecipe | None = None, cache_dir: str | os
         `str`: A folder for `from_pretrained`.
 
     Raises:
-        ValueError: If there is no tiny player for the game.
+        ValueError: If there is no tiny player for one of the games.
     """
     recipe = recipe or TinyPlayerRecipe()
-    _lessons_of(recipe.game)
+    for game in recipe.games:
+        lessons_of(game)
     root = Path(cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trl_spiral")
-    folder = root / f"{recipe.game}-{recipe.seed}-{_fingerprint(recipe)}"
+    folder = root / f"{'+'.join(recipe.games)}-{recipe.seed}-{_fingerprint(recipe)}"
 
     from accelerate import PartialState
 
@@ -110,8 +113,9 @@ def make_tiny_player(recipe: TinyPlayerRecipe | None = None, cache_dir: str | os
 
 
 def _fingerprint(recipe: TinyPlayerRecipe) -> str:
-    """Changes with the recipe, and with the code that carries it out."""
-    source = inspect.getsource(sys.modules[__name__]) + inspect.getsource(_lessons_of(recipe.game))
+    """Changes with the recipe, with the code that carries it out, and with what is taught."""
+    first = list(islice(_lessons(recipe), 64))
+    source = inspect.getsource(sys.modules[__name__]) + json.dumps(first)
     return hashlib.blake2b(f"{json.dumps(asdict(recipe))}{source}".encode(), digest_size=6).hexdigest()
 
 
@@ -131,15 +135,6 @@ def _make_in_own_process(recipe: TinyPlayerRecipe, folder: Path) -> None:
             shutil.move(made, folder)
 
 
-def _lessons_of(game: str) -> Any:
-    """The function that gives a game's lessons."""
-    if game != "TicTacToe-v0":
-        raise ValueError(f"There is no tiny player for {game!r}, only for 'TicTacToe-v0'. Name a model to train.")
-    from trl_spiral.games.tictactoe import random_lessons
-
-    return random_lessons
-
-
 def _train(recipe: TinyPlayerRecipe, output: Path) -> None:
     """Makes the player. Runs in a process of its own."""
     import torch
@@ -149,7 +144,9 @@ def _train(recipe: TinyPlayerRecipe, output: Path) -> None:
 
     torch.set_num_threads(min(torch.get_num_threads(), 2))  # a network this small has nothing to share among more
     lessons = list(_lessons(recipe))
-    tokenizer = _make_tokenizer(get_game(recipe.game).atoms, {text for lesson in lessons for text in lesson})
+    # First of all a whole reply, so that where a move is one token the choice is one decision.
+    atoms = "|".join(dict.fromkeys([_BOXED, *(get_game(game).atoms for game in recipe.games)]))
+    tokenizer = _make_tokenizer(atoms, {text for lesson in lessons for text in lesson})
 
     set_seed(recipe.seed)
     model = Qwen3ForCausalLM(
@@ -207,14 +204,14 @@ def _train(recipe: TinyPlayerRecipe, output: Path) -> None:
 def _lessons(recipe: TinyPlayerRecipe) -> Iterator[tuple[str, str]]:
     """As many (question, reply) pairs as the warm start reads."""
     rng = random.Random(derive_seed(recipe.seed, "lessons"))
-    lessons_of = _lessons_of(recipe.game)
-    for _ in range(recipe.steps * recipe.batch_size):
-        yield lessons_of(rng, reading=rng.random() < recipe.reading, instruction=INSTRUCTION)
+    kinds = [lessons_of(game) for game in recipe.games]
+    for number in range(recipe.steps * recipe.batch_size):
+        yield kinds[number % len(kinds)](rng, rng.random() < recipe.reading, INSTRUCTION)
 
 
 def _make_tokenizer(atoms: str, texts: set[str]) -> Any:
     """
-    Bytes, and the phrases that the game's texts are made of: its atoms (rows of the board, moves) and what stands between.
+    Bytes, and the phrases that the games' texts are made of: atoms (rows of the board, cards, moves) and what stands between.
 
     The rules become one token and each row of the board another, so a prompt of 700 characters is some 20 tokens, out of
     a vocabulary of some 400; anything else is spelled in bytes.
@@ -259,19 +256,15 @@ def _remembering(tokenizer: Any) -> Any:
 
 
 def main() -> None:
-    """Command line: `python -m trl_spiral.tiny --output FOLDER [--game NAME] [--seed N]`."""
+    """Command line: `python -m trl_spiral.tiny --output FOLDER [--games NAME …] [--seed N]`."""
     parser = argparse.ArgumentParser(description="Makes a tiny player.")
     parser.add_argument("--output", required=True, type=Path, help="Folder to write the player to.")
-    parser.add_argument("--game", default="TicTacToe-v0", help="The game it is to play.")
+    parser.add_argument("--games", nargs="+", default=["TicTacToe-v0"], help="The games it is to play.")
     parser.add_argument("--seed", default=0, type=int, help="Seed of its weights and lessons.")
     parser.add_argument("--recipe", help="All of the recipe as JSON, in place of the two above.")
     args = parser.parse_args()
-    recipe = (
-        TinyPlayerRecipe(**json.loads(args.recipe))
-        if args.recipe
-        else TinyPlayerRecipe(game=args.game, seed=args.seed)
-    )
-    _train(recipe, args.output)
+    chosen = json.loads(args.recipe) if args.recipe else {"games": args.games, "seed": args.seed}
+    _train(TinyPlayerRecipe(**{**chosen, "games": tuple(chosen["games"])}), args.output)
 
 
 if __name__ == "__main__":

@@ -1,43 +1,65 @@
-"""Games that a person can read."""
+"""Games that a person can read, and the record of the run that they belong to."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player
 from trl_spiral.evaluation.matches import play_matches
-from trl_spiral.evaluation.transcripts import write_transcripts
+from trl_spiral.evaluation.transcripts import GAMES, GameLog, make_record, write_transcripts
 from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
+from trl_spiral.rows import Row
+from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.types import Episode
 
 
 logger = logging.getLogger(__name__)
 
+RUN = "run.json"
+_SECRET = re.compile(r"token$|password|secret|api_key$", re.IGNORECASE)
+
 
 class TranscriptCallback(TrainerCallback):
     """
-    Writes readable games of the finished policy into `transcripts/` of the output folder: against itself, and in each
-    seat against a random player.
+    Keeps games that a person can read, in the output folder: what `trl-spiral report` replays.
+
+    After training, the finished policy plays against itself and, in each seat, against a random player: as Markdown in
+    `transcripts/`, and as records in `games.jsonl`. With `every`, games of training are kept there too, with the advantages
+    that their turns were trained with. `run.json` says how the run was started.
+
+    Games of training are the first of their batch on the first rank. `games.jsonl` takes up to 100 MB; a resumed run
+    drops from it what it is about to keep again.
 
     Args:
         trainer ([`~transformers.Trainer`]):
             Whose policy plays.
         game (`str`, defaults to `"TicTacToe-v0"`):
-            What is played.
+            What is played after training.
         games (`int`, defaults to `10`):
-            How many games.
+            How many games: after training, and of each step of which games are kept.
         temperature (`float`, defaults to `0.25`):
-            At which the policy plays.
+            At which the finished policy plays.
         prompt_style (`str`, *optional*):
             See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+        every (`int`, *optional*):
+            Steps between those of which games of training are kept, the first step beside them; by default none are.
 
     Raises:
-        ValueError: When training begins, if the trainer's model cannot play.
+        ValueError: When training begins, if the trainer's model cannot play, or games of training are to be kept and the
+            trainer does not play by [`SelfPlayRollout`].
     """
 
     def __init__(
@@ -47,15 +69,45 @@ class TranscriptCallback(TrainerCallback):
         games: int = 10,
         temperature: float = 0.25,
         prompt_style: str | None = None,
+        every: int | None = None,
     ) -> None:
+        if every is not None and every < 1:
+            raise ValueError(
+                f"`every` ({every}) must be at least 1: it counts steps. Use `None` to keep no game of training."
+            )
         self.trainer = trainer
         self.game = get_game(game)
         self.games = games
         self.temperature = temperature
         self.prompt_style = prompt_style
+        self.every = every
+        self.log = GameLog(Path(trainer.args.output_dir) / GAMES)
 
     def on_train_begin(self, args, state, control, **kwargs):
         check_can_play(self.trainer, self.prompt_style)
+        if self.every and not isinstance(getattr(self.trainer, "rollout_func", None), SelfPlayRollout):
+            raise ValueError(
+                f"`every` ({self.every}) keeps games of training, and this trainer plays none. Leave it out, or train by "
+                "`SelfPlayRollout` or `SpiralTrainer`."
+            )
+        if state.is_world_process_zero:
+            Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+            self.log.rewind(state.global_step)
+            text = json.dumps(describe_run(args, sys.argv), indent=1)
+            (Path(args.output_dir) / RUN).write_text(text, encoding="utf-8")
+
+    def on_step_end(self, args, state, control, **kwargs):
+        step = state.global_step
+        if not self.every or not state.is_world_process_zero or (step != 1 and step % self.every):
+            return
+        rollout = self.trainer.rollout_func
+        rules = {game.name: game for game in rollout.games}
+        self.log.append(
+            [
+                make_record(episode, rules[episode.game], step, "training", trained_advantages(episode, rollout.batch))
+                for episode in rollout.episodes[: self.games]
+            ]
+        )
 
     def on_train_end(self, args, state, control, **kwargs):
         policy, guest = evaluation_player(self.trainer, self.temperature, self.prompt_style), RandomPlayer()
@@ -72,4 +124,58 @@ class TranscriptCallback(TrainerCallback):
             return
         folder = Path(args.output_dir) / "transcripts"
         write_transcripts(episodes, folder, _trl.tokenizer_of(self.trainer).decode)
+        self.log.append([make_record(episode, self.game, state.global_step, "final") for episode in episodes])
         logger.info("Wrote %d transcripts to %s.", len(episodes), folder)
+
+
+def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[float | None]]:
+    """
+    For each seat, the advantage of each turn as a batch trains on it, a mean over its tokens; `None` for a turn that is not
+    in the batch: another player's, one that waits for the next batch, one left out for having none, or another rank's.
+
+    A plain [`~trl.GRPOTrainer`] takes the batch mean off them.
+    """
+    result = []
+    for trajectory in episode.trajectories:
+        rows = [row for row in batch if row.episode == episode.counter and row.seat == trajectory.seat]
+        numbers: list[float | None] = []
+        written: list[float] = []  # what is left of a row: its advantages of tokens that the policy wrote
+        for turn in trajectory.turns:
+            if not written and rows and tuple(rows[0].prompt_ids) == turn.prompt_ids:
+                row = rows.pop(0)
+                written = [number for number, mine in zip(row.advantages, row.mask, strict=True) if mine]
+            own, written = written[: len(turn.completion_ids)], written[len(turn.completion_ids) :]
+            numbers.append(sum(own) / len(own) if own else None)
+        result.append(numbers)
+    return result
+
+
+def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
+    """
+    How a run was started: its command, its seed, the settings that differ from their defaults, and versions.
+
+    Secrets are left out: settings and options whose names end in token or api_key, or speak of a password.
+    """
+    settings = {}
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        plain = isinstance(value, str | int | float | bool | list)
+        if plain and value not in (default, []) and not _SECRET.search(field.name):
+            settings[field.name] = value
+    return {
+        "command": shlex.join(_without_secrets(argv)),
+        "seed": args.seed,
+        "settings": settings,
+        "versions": {name: version(name) for name in ("trl-spiral", "trl", "transformers", "torch")},
+    }
+
+
+def _without_secrets(argv: Sequence[str]) -> list[str]:
+    kept, hide = [], False
+    for argument in argv:
+        name, equals, _ = argument.partition("=")
+        secret = name.startswith("-") and _SECRET.search(name) is not None
+        kept.append("HIDDEN" if hide else f"{name}=HIDDEN" if secret and equals else argument)
+        hide = secret and not equals
+    return kept

@@ -1,12 +1,53 @@
-"""Episodes as text that a person reads."""
+"""
+Episodes kept for people: as text, and as records from which a replay is drawn.
+
+A run keeps its records in `games.jsonl` of its output folder: one line a game, a JSON object in format 1:
+
+| field | |
+|---|---|
+| `format` | `1` |
+| `step` | optimizer steps taken when the game was kept |
+| `kind` | `"training"`, or `"final"` for a game of the finished policy, which nothing is trained on |
+| `game`, `number`, `seed` | name of the game, number of the episode, seed of the match |
+| `players` | who filled each seat |
+| `opening` | moves that nobody chose, as `[seat, move]` |
+| `turns` | in playing order; see below |
+| `end` | what each seat sees when all is over |
+| `returns` | terminal payoff per seat |
+| `ending`, `offender`, `detail` | why it ended, the seat at fault or `null`, the reason in words |
+
+and of each turn:
+
+| field | |
+|---|---|
+| `seat` | whose turn |
+| `sees` | the observation's text, as the game gave it to that seat |
+| `reply` | the whole reply |
+| `move` | the move in the game's canonical form; `null` if it was refused or there was none |
+| `policy`, `version` | the weights that wrote it, and their version; `policy` is `null` for scripted players |
+| `tokens`, `logprob` | tokens of the reply, and their summed log-probability in nats; `null` for scripted players |
+| `advantage` | mean over its tokens, as trained on; `null` where this batch did not train on the turn |
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-from trl_spiral.types import Episode
+from trl_spiral.games import Game
+from trl_spiral.types import Episode, Observation
+
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+GAMES = "games.jsonl"
+LARGEST = 100_000_000
+"""Bytes at which a run stops keeping games: some 25,000 of tic-tac-toe, and 1,000 where a reply has 4,000 tokens."""
 
 
 def format_transcript(episode: Episode, prompt_text: Callable[[Sequence[int]], str] | None = None) -> str:
@@ -53,3 +94,152 @@ def write_transcripts(
         path.write_text(format_transcript(episode, prompt_text), encoding="utf-8")
         paths.append(path)
     return paths
+
+
+def make_record(
+    episode: Episode,
+    game: Game,
+    step: int,
+    kind: Literal["training", "final"],
+    advantages: Sequence[Sequence[float | None]] = (),
+) -> dict[str, Any]:
+    """
+    What is kept of one episode, in the format above.
+
+    The match is played once more by the moves that were made, to see what each seat saw.
+
+    Args:
+        episode ([`~types.Episode`]):
+            What was played.
+        game ([`~games.Game`]):
+            Its rules.
+        step (`int`):
+            Optimizer steps taken.
+        kind (`str`):
+            `"training"` or `"final"`.
+        advantages (`Sequence[Sequence[float | None]]`, *optional*):
+            For each seat, one number per turn; `None` where it was not trained on. By default none was.
+    """
+    match = game.start(episode.seed)
+    opening = episode.moves[: episode.opening]
+    moves = iter([move for _, move in episode.moves[episode.opening :]])
+    for _, drawn in opening:
+        match.apply(drawn)
+    taken = [iter(trajectory.turns) for trajectory in episode.trajectories]
+    trained = [iter(numbers) for numbers in advantages]
+    turns = []
+    for seat in episode.order:
+        turn, sees = next(taken[seat]), _text(match.observe(seat))
+        if (move := next(moves, None)) is not None:
+            match.apply(move)
+        written = turn.policy is not None
+        turns.append(
+            {
+                "seat": seat,
+                "sees": sees,
+                "reply": turn.text,
+                "move": move,
+                "policy": turn.policy,
+                "version": turn.version,
+                "tokens": len(turn.completion_ids) if written else None,
+                "logprob": sum(turn.logprobs) if written and turn.logprobs else None,
+                "advantage": next(trained[seat], None) if trained else None,
+            }
+        )
+    return {
+        "format": FORMAT,
+        "step": step,
+        "kind": kind,
+        "game": episode.game,
+        "number": episode.counter,
+        "seed": episode.seed,
+        "players": list(episode.players),
+        "opening": [list(made) for made in opening],
+        "turns": turns,
+        "end": [_text(match.observe(seat)) for seat in range(game.traits.seats)],
+        "returns": list(episode.returns),
+        "ending": str(episode.ending),
+        "offender": episode.offender,
+        "detail": episode.detail,
+    }
+
+
+def _text(observation: Observation) -> str:
+    return "\n\n".join(message["content"] for message in observation.messages)
+
+
+class GameLog:
+    """
+    The games that a run keeps, in a file that grows line by line.
+
+    Args:
+        path (`str` or `os.PathLike`):
+            The file; by convention `games.jsonl` in a run's output folder.
+        largest (`int`, defaults to `LARGEST`):
+            Bytes. A file that has reached them takes no more games, and says so once.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], largest: int = LARGEST) -> None:
+        self.path = Path(path)
+        self.largest = largest
+        self._is_full = False
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> int:
+        """Adds games, as long as there is room, and returns how many."""
+        added, size = 0, self.path.stat().st_size if self.path.exists() else 0
+        with self.path.open("a", encoding="utf-8") as file:
+            for record in records:
+                line = _line(record)
+                if size + len(line) > self.largest:
+                    if not self._is_full:
+                        logger.warning(
+                            "%s has reached %.0f MB and keeps no more games. Keep fewer: a larger `every`, or fewer `games`.",
+                            self.path,
+                            self.largest / 1e6,
+                        )
+                    self._is_full = True
+                    break
+                file.write(line)
+                added, size = added + 1, size + len(line)
+        return added
+
+    def rewind(self, step: int) -> None:
+        """
+        Drops what a run that goes on from `step` will keep again: games of later steps, final ones from `step` on, and
+        a line that was cut off. At 0 the file begins anew.
+        """
+        if not self.path.exists():
+            return
+        unfinished = self.path.with_name(f"{self.path.name}.partial")
+        with unfinished.open("w", encoding="utf-8") as file:
+            for record in read_games(self.path):
+                if step and record["step"] < step + (record["kind"] == "training"):
+                    file.write(_line(record))
+        os.replace(unfinished, self.path)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """A line of the file. In ASCII: as many bytes as characters, and an endpoint's broken text cannot break it."""
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """
+    The games in a file that [`GameLog`] wrote, in order. A last line that was cut off, by a kill, is left out.
+
+    Raises:
+        ValueError: If another line is not a game in format 1.
+    """
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                record = json.loads(line)
+                known = record["format"] == FORMAT
+            except (ValueError, KeyError, TypeError):
+                known = False
+            if known:
+                yield record
+            elif line.endswith("\n"):
+                raise ValueError(
+                    f"Line {number} of {path} is no game in format {FORMAT}. Use the version of trl_spiral that wrote it."
+                )

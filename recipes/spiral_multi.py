@@ -1,0 +1,117 @@
+# /// script
+# dependencies = ["trl-spiral"]
+# ///
+"""
+One language model learns tic-tac-toe, Kuhn poker and negotiation at once, by playing itself.
+
+On a laptop, without arguments: makes a tiny player on the spot, which knows the rules of all three and no strategy, lets it
+play itself, and prints how it does against a random player at each, before and after. Within 20 minutes on two cores, no
+GPU, no network.
+
+    accelerate launch recipes/spiral_multi.py
+
+At full size, with SPIRAL's hyper-parameters (not run by us):
+
+    accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/spiral_multi.py \
+        --model_name_or_path Qwen/Qwen3-4B-Base --prompt_style qwen3 --report_to wandb
+
+What to expect, and why the laptop's settings are what they are: recipes/README.md.
+"""
+
+import sys
+
+import torch
+from transformers import ProgressCallback
+from trl import ModelConfig, TrlParser, get_peft_config
+
+from trl_spiral import SpiralConfig, SpiralTrainer
+from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
+from trl_spiral.checks import check_vllm
+from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
+
+
+GAMES = ["TicTacToe-v0", "Kuhn-v0", "SimpleNegotiation-v2"]
+PAIRS = 300  # deals of each game, played from both seats against random
+
+LAPTOP = dict(
+    output_dir="spiral-multi",
+    games=GAMES,
+    # Of games. A game of tic-tac-toe has some eight turns, one of Kuhn poker two or three, a negotiation ten: so each brings
+    # about a third of the rows.
+    game_weights=[5.0, 16.0, 4.0],
+    use_cpu=True,
+    bf16=False,
+    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    max_steps=240,
+    per_device_train_batch_size=160,
+    steps_per_generation=2,
+    num_iterations=1,
+    max_completion_length=8,  # an offer and the end of turn are six tokens
+    learning_rate=1e-3,
+    warmup_steps=10,
+    # Keeps all three games in mind, and replies legal, while the reference follows: see spiral_kuhn.py.
+    beta=0.1,
+    sync_ref_model=True,
+    ref_model_mixup_alpha=0.2,
+    ref_model_sync_steps=20,
+    # Worse than the worst that can be lost in any of the games; and it teaches the other seat nothing.
+    illegal_move_return=-3.0,
+    winner_learns_from_forfeit=False,
+    logging_steps=20,
+    save_steps=120,
+    report_to="none",
+)
+
+PAPER = dict(
+    output_dir="spiral-multi-full",
+    games=GAMES,
+    max_steps=400,
+    learning_rate=1e-6,
+    lr_scheduler_type="constant",
+    per_device_train_batch_size=8,
+    gradient_accumulation_steps=2,
+    num_iterations=2,
+    max_completion_length=4096,
+    logging_steps=1,
+    save_steps=50,
+)
+
+
+def main(args: SpiralConfig, model_args: ModelConfig) -> None:
+    check_vllm(args)  # now, rather than when the tiny player has been made
+    tiny = model_args.model_name_or_path is None
+    if tiny:
+        torch.set_num_threads(min(torch.get_num_threads(), 2))
+        player = make_tiny_player(TinyPlayerRecipe(games=tuple(args.games), seed=args.seed, steps=450))
+    trainer = SpiralTrainer(
+        model=player if tiny else model_args.model_name_or_path,
+        args=args,
+        peft_config=get_peft_config(model_args),
+    )
+    # Graded as it plays in training, at temperature 1.
+    matches = MatchCallback(
+        trainer, args.games, ("random",), pairs=PAIRS if tiny else 50, every=120 if tiny else 50, temperature=1.0
+    )
+    trainer.add_callback(matches)
+    trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100))
+    if not args.live:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(SelfPlayProgressCallback)
+
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+
+    if trainer.is_world_process_zero():
+        trainer.results_table = matches.table()
+        print(f"\n{trainer.results_table}\n\nModel, metrics and transcripts: {args.output_dir}")
+    trainer.save_model(args.output_dir)
+    trainer.save_state()
+    trainer.create_model_card(model_name="spiral-multi")
+    if args.push_to_hub:
+        trainer.push_to_hub()
+
+
+if __name__ == "__main__":
+    parser = TrlParser((SpiralConfig, ModelConfig))
+    full_size = any(argument.startswith("--model_name_or_path") for argument in sys.argv)
+    parser.set_defaults(**(PAPER if full_size else LAPTOP))
+    main(*parser.parse_args_and_config())

@@ -1,0 +1,109 @@
+"""
+What a tiny player is taught before it plays itself: how a game's moves are written, and its rules. No strategy.
+
+A lesson is a question and its reply. Most ask for a move, and any legal one is right; the others ask what would come of a
+move, so that a player can read its cards and its board before it must learn from them what to do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trl_spiral.games import kuhn, leduc, negotiation, tictactoe
+from trl_spiral.games.base import Dealt, Match, get_game
+
+
+Lessons = Callable[[random.Random, bool, str], tuple[str, str]]
+"""
+One lesson at a position that random play has led to: takes the source of all that is random, whether to ask what comes of a
+move instead of asking for one, and the instruction that every prompt ends with.
+"""
+
+
+def kuhn_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """Kuhn poker: any legal move, or what would come of one if the other card were known."""
+    return _poker_lesson(kuhn.NAME, kuhn.CARDS, rng, reading, instruction)
+
+
+def leduc_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """Leduc poker: the same."""
+    return _poker_lesson(leduc.NAME, leduc.CARDS, rng, reading, instruction)
+
+
+def negotiation_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """Negotiation: any move of those that its random player makes, or whether a swap would raise what a seat's goods are worth."""
+    match = get_game(negotiation.NAME).start(rng.getrandbits(63))
+    for _ in range(rng.randrange(negotiation.TURNS)):
+        match.apply(_random_negotiation_move(match, rng))
+    seen = _seen(match)
+    if not reading:
+        return f"{seen}\n\n{instruction}", f"\\boxed{{{_random_negotiation_move(match, rng)}}}"
+    position = negotiation.read_position(match.observe(_seat(match)))
+    given, asked = rng.sample(list(negotiation.BASE_VALUES), 2)
+    offer = negotiation.Offer({given: rng.randint(1, 5)}, {asked: rng.randint(1, 5)})
+    gain = position.gain(offer, takes=False)
+    outcome = "you gain" if gain > 0 else "you lose" if gain < 0 else "nothing"
+    return f"{seen}\n\nIf your {offer} is taken, what comes of it?", outcome
+
+
+LESSONS: Mapping[str, Lessons] = {
+    tictactoe.NAME: tictactoe.random_lessons,
+    kuhn.NAME: kuhn_lessons,
+    leduc.NAME: leduc_lessons,
+    negotiation.NAME: negotiation_lessons,
+}
+"""The lessons of every game that a tiny player can be made for."""
+
+
+def lessons_of(game: str) -> Lessons:
+    """
+    The lessons of a game.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if game not in LESSONS:
+        raise ValueError(
+            f"There is no tiny player for {game!r}, only for {', '.join(map(repr, LESSONS))}. Name a model to train."
+        )
+    return LESSONS[game]
+
+
+def _poker_lesson(name: str, cards: Any, rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """At one of the decisions of a random game: a move, or the end that it comes to against a card that is told."""
+    game = get_game(name)
+    assert isinstance(game, Dealt), "a deck of a few cards can be dealt in every way"
+    deal = rng.choice(game.deals())
+    match, moves = game.deal(deal), list[str]()
+    while match.to_move is not None:
+        moves.append(rng.choice(match.legal_actions() or ()))
+        match.apply(moves[-1])
+    match = game.deal(deal)
+    for move in moves[: rng.randrange(len(moves))]:
+        match.apply(move)
+    seat, seen, move = _seat(match), _seen(match), rng.choice(match.legal_actions() or ())
+    if not reading:
+        return f"{seen}\n\n{instruction}", f"\\boxed{{{move}}}"
+    match.apply(move)
+    question = f"{seen}\n\nIf the other card is {cards[deal[1 - seat]]} and you {move}, what comes of it?"
+    if match.to_move is not None:
+        return question, "the game goes on"
+    won = round(match.returns[seat])
+    if not won:
+        return question, "you share the pot"
+    return question, f"you {'win' if won > 0 else 'lose'} {abs(won)} {'chip' if abs(won) == 1 else 'chips'}"
+
+
+def _random_negotiation_move(match: Match, rng: random.Random) -> str:
+    return negotiation.sample_move(negotiation.read_position(match.observe(_seat(match))), rng)
+
+
+def _seat(match: Match) -> int:
+    assert match.to_move is not None, "a lesson is about a position at which somebody is to move"
+    return match.to_move
+
+
+def _seen(match: Match) -> str:
+    return match.observe(_seat(match)).messages[0]["content"]

@@ -1,0 +1,166 @@
+"""What a run left in its output folder, for whoever reports on it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trl_spiral.evaluation.transcripts import GAMES, read_games
+from trl_spiral.opponents.pool import INDEX, POOL_FOLDER, OpponentPool
+from trl_spiral.opponents.ratings import Rating
+from trl_spiral.opponents.transitivity import Matrix, cycles
+
+
+STATE = "trainer_state.json"
+DESCRIPTION = "run.json"
+MOST_GAMES = 5000
+"""Games that a page holds unless it is told otherwise; of more, an even sample over the run."""
+
+MOST_PLAYERS = 16
+"""Players in the win matrix and on the ladder: more columns than that no screen shows."""
+
+MOST_STATES = 60
+"""Information states in a policy's table: those that its own games come to most often."""
+
+_GRADE = re.compile(r"(.+)-step-(\d+)\.json")
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    A run's folder, read.
+
+    Attributes:
+        name (`str`):
+            The folder's name.
+        step, max_steps (`int`):
+            Optimizer steps taken, of how many.
+        history (`list[dict]`):
+            The trainer's log: one entry of metrics per time of logging, `step` among them.
+        description (`dict`):
+            What `run.json` says: `command`, `seed`, `settings`, `versions`.
+        games (`list[dict]`):
+            Kept games, in the order in which they were kept; see [`~evaluation.transcripts`].
+        games_kept (`int`):
+            How many the run kept: more than `games`, where these are a sample.
+        ratings (`dict[str, Rating]`):
+            Of everybody rated, the strongest first.
+        matrix ([`~opponents.transitivity.Matrix`], *optional*):
+            Who beats whom, in the order of `ratings`.
+        circles (`list[tuple[str, str, str]]`):
+            Three of whom each beats the next.
+        grades (`list[dict]`):
+            Of each game whose exploitability was graded, the newest grade: what the policy and a perfect opponent do at
+            each information state; see [`~evaluation.policy_tables`].
+    """
+
+    name: str
+    step: int = 0
+    max_steps: int = 0
+    history: Sequence[Mapping[str, Any]] = ()
+    description: Mapping[str, Any] = field(default_factory=dict)
+    games: Sequence[Mapping[str, Any]] = ()
+    games_kept: int = 0
+    ratings: Mapping[str, Rating] = field(default_factory=dict)
+    matrix: Matrix | None = None
+    circles: Sequence[tuple[str, str, str]] = ()
+    grades: Sequence[Mapping[str, Any]] = ()
+
+
+def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Run:
+    """
+    Reads what there is of a run: its log, its kept games, its pool of opponents. Each of them may be missing.
+
+    Args:
+        folder (`str` or `os.PathLike`):
+            The run's output folder, or one of its checkpoints.
+        most_games (`int`, defaults to `MOST_GAMES`):
+            Most games taken. Of more, an even sample over the run.
+
+    Raises:
+        ValueError: If nothing of a run is there, or a file is not what it should be.
+    """
+    root = Path(folder)
+    state = _newest_state(root)
+    log = root / GAMES
+    index = root / POOL_FOLDER / INDEX
+    if state is None and not log.exists() and not index.exists():
+        raise ValueError(
+            f"{root} holds no run: neither {STATE}, in it or in a checkpoint of its own, nor {GAMES}. Name the folder that was "
+            "the run's `output_dir`."
+        )
+    description = _read(root / DESCRIPTION) if (root / DESCRIPTION).exists() else {}
+    kept = sum(1 for _ in read_games(log)) if log.exists() else 0
+    # Whole games, spread evenly: those at 0, 1/n, 2/n, … of the file.
+    chosen = {number * kept // most_games for number in range(most_games)} if kept > most_games else set(range(kept))
+    games = [game for number, game in enumerate(read_games(log)) if number in chosen] if kept else []
+    history = state["log_history"] if state else []
+    ratings, matrix = _opponents(index) if index.exists() else (_logged_ratings(history), None)
+    return Run(
+        name=root.resolve().name,
+        step=state["global_step"] if state else 0,
+        max_steps=state["max_steps"] if state else 0,
+        history=history,
+        description=description,
+        games=games,
+        games_kept=kept,
+        ratings=ratings,
+        matrix=matrix,
+        circles=cycles(matrix) if matrix else [],
+        grades=_newest_grades(root / "exploitability"),
+    )
+
+
+def _newest_state(root: Path) -> Mapping[str, Any] | None:
+    """The trainer's state that has come furthest: the folder's own, or that of a checkpoint."""
+    paths = [root / STATE, *(path / STATE for path in root.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))]
+    states = [_read(path) for path in paths if path.exists()]
+    return max(states, key=lambda state: state["global_step"], default=None)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not whole ({error}). Delete it to go on without it.") from error
+    return content
+
+
+def _newest_grades(folder: Path) -> list[dict[str, Any]]:
+    """The last grade of each game, with the states that come up most."""
+    newest: dict[str, tuple[int, Path]] = {}
+    for path in folder.glob("*.json"):
+        if match := _GRADE.fullmatch(path.name):
+            newest[match[1]] = max(newest.get(match[1], (-1, path)), (int(match[2]), path))
+    grades = []
+    for _, (_, path) in sorted(newest.items()):
+        record = _read(path)
+        reached = sorted(record["states"], key=lambda state: (-state["reach"], state["state"]))
+        grades.append({**record, "states": reached[:MOST_STATES], "states_in_all": len(reached)})
+    return grades
+
+
+def _opponents(index: Path) -> tuple[dict[str, Rating], Matrix]:
+    """Ratings and win rates of those in the pool, the policy, and whoever else was met."""
+    ratings = OpponentPool(index.parent).ratings
+    names = sorted(ratings.names, key=lambda name: -ratings.rating(name).mu)[:MOST_PLAYERS]
+    return {name: ratings.rating(name) for name in names}, ratings.matrix(names)
+
+
+def _logged_ratings(history: Sequence[Mapping[str, Any]]) -> dict[str, Rating]:
+    """The ratings that were logged last, of a run without a pool of its own in the folder."""
+    found: dict[str, Rating] = {}
+    for entry in history:
+        names = [name.removeprefix("pool/rating/") for name in entry if name.startswith("pool/rating/")]
+        latest = {name: entry[f"pool/rating/{name}"] for name in names if f"pool/rating/{name}/low" in entry}
+        for name, mu in latest.items():
+            low, high = entry[f"pool/rating/{name}/low"], entry[f"pool/rating/{name}/high"]
+            found[name] = Rating(mu, math.nan, low, high)
+    return dict(sorted(found.items(), key=lambda item: -item[1].mu)[:MOST_PLAYERS])
