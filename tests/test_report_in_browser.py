@@ -64,7 +64,7 @@ def look(browser):
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)  # milliseconds; a broken page should not cost half a minute a test
+        page.set_default_timeout(60_000)  # milliseconds, for a machine with much else to do
         page.on("console", lambda message: noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
         page.on(

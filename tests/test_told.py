@@ -28,10 +28,10 @@ HOSTILE = [
     "[Bid: " + "9" * 5_000 + ", 2]",  # more digits than `int` takes
     "[Bid: 1, 2" + ", 3" * 5_000 + "]",
     "[Offer:" + " " * 4_000,
-    "[Offer: 1 Wood -> \u0661 Ore]",
-    "[Offer: 1 Wood -> " + "1 Ore, " * 5_000 + "1 Ore]",
-    "[Offer: 0 Wood -> 1 Ore]",
-    "[Offer: 1 Wood -> 1 Ore] Player 0: [Accept]",
+    "[Offer: 1 Wood -> \u0661 Gold]",
+    "[Offer: 1 Wood -> " + "1 Gold, " * 5_000 + "1 Gold]",
+    "[Offer: 0 Wood -> 1 Gold]",
+    "[Offer: 1 Wood -> 1 Gold] Player 0: [Accept]",
     "[Accept] [Deny]",
 ]
 
@@ -61,7 +61,7 @@ class TestToldMatch:
     def test_tells_of_a_move_in_its_canonical_form_alone(self, game):
         match = game.start(5)
         seat = match.to_move
-        move = (match.legal_actions() or ("[Offer: 1 Wood -> 1 Ore]",))[0]
+        move = (match.legal_actions() or ("[Offer: 1 Wood -> 1 Gold]",))[0]
 
         assert match.apply(f"  {move.upper()} \n") == move
         assert f"Player {seat}: {move}" in match.lines(1 - seat)

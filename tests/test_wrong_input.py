@@ -43,7 +43,7 @@ class TestConfig:
             (dict(games=["TicTacToe"]), "There is no game called 'TicTacToe'. Did you mean 'TicTacToe-v0'"),
             (dict(games=["tictactoe-v0"]), "Did you mean 'TicTacToe-v0'"),
             (dict(games=["Chess-v0"]), "There is no game called 'Chess-v0'."),
-            (dict(games=["$%&"]), "Known games: ConnectFour-v0, "),
+            (dict(games=["$%&"]), "`trl-spiral games` lists them all"),
             (dict(games=[]), "`games` is empty: name at least one game."),
             (
                 dict(per_device_train_batch_size=3, steps_per_generation=1),

@@ -381,12 +381,13 @@ class SelfPlayRollout:
         self.state = state
         self.estimator.load_state_dict(state.estimator)
         if state.curriculum is not None:
-            if not hasattr(self.curriculum, "load_state_dict"):
+            load = getattr(self.curriculum, "load_state_dict", None)
+            if load is None:
                 raise ValueError(
                     "The checkpoint holds the state of a curriculum, and this run's remembers nothing. Resume with the same "
                     "`curriculum`."
                 )
-            self.curriculum.load_state_dict(state.curriculum)
+            load(state.curriculum)
 
     def _shares_at(self, step: int) -> list[float] | None:
         """What share of the games of this batch is of each; `None` for equal ones. Asks the curriculum once."""
