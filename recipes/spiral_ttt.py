@@ -97,7 +97,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     )
     grades = TicTacToeCallback(trainer, (EVAL_TEMPERATURE, 1.0), every=80 if tiny else 50, games=None if tiny else 100)
     trainer.add_callback(grades)
-    trainer.add_callback(TranscriptCallback(trainer, temperature=EVAL_TEMPERATURE))
+    trainer.add_callback(TranscriptCallback(trainer, every=40, temperature=EVAL_TEMPERATURE))
     if not args.live:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(SelfPlayProgressCallback)

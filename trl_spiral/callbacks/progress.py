@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +20,18 @@ SHOWN = (
     ("tictactoe/minimax/non_loss", "unbeaten by minimax", "{:.1%}"),
 )
 
+_GRADE = re.compile(r"exploitability/(?P<game>[^/]+)/exploitability")
+_MATCH = re.compile(r"eval/(?P<match>[^/]+)/all/reward")
+
 
 def progress_line(step: int, logs: Mapping[str, Any]) -> str | None:
     """What a log entry says of a run of self-play, in one short line; `None` if it says nothing of it."""
     shown = [f"{label} {form.format(float(logs[key]))}" for key, label, form in SHOWN if key in logs]
+    for key, value in logs.items():
+        if graded := _GRADE.fullmatch(key):
+            shown.append(f"{graded['game']} exploitability {float(value):.3f}")
+        elif played := _MATCH.fullmatch(key):
+            shown.append(f"{played['match']} reward {float(value):+.2f}")
     return f"step {step:>4}  " + "  ".join(shown) if shown else None
 
 

@@ -20,7 +20,7 @@ from trl_spiral.callbacks.policy import check_can_play, evaluation_player
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import GAMES, GameLog, make_record, write_transcripts
 from trl_spiral.games import get_game
-from trl_spiral.players import RandomPlayer
+from trl_spiral.players import scripted_player
 from trl_spiral.rows import Row
 from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.types import Episode
@@ -58,7 +58,7 @@ class TranscriptCallback(TrainerCallback):
             Steps between those of which games of training are kept, the first step beside them; by default none are.
 
     Raises:
-        ValueError: When training begins, if the trainer's model cannot play, or games of training are to be kept and the
+        ValueError: If no random player knows the game. When training begins, if the trainer's model cannot play, or games of training are to be kept and the
             trainer does not play by [`SelfPlayRollout`].
     """
 
@@ -77,6 +77,7 @@ class TranscriptCallback(TrainerCallback):
             )
         self.trainer = trainer
         self.game = get_game(game)
+        self.guest = scripted_player("random", self.game)
         self.games = games
         self.temperature = temperature
         self.prompt_style = prompt_style
@@ -110,7 +111,7 @@ class TranscriptCallback(TrainerCallback):
         )
 
     def on_train_end(self, args, state, control, **kwargs):
-        policy, guest = evaluation_player(self.trainer, self.temperature, self.prompt_style), RandomPlayer()
+        policy, guest = evaluation_player(self.trainer, self.temperature, self.prompt_style), self.guest
         seats = self.game.traits.seats
         share = self.games // (seats + 1)
         episodes: list[Episode] = []
