@@ -1,5 +1,6 @@
 """
-What every registered game promises, held to its traits. A game of your own is checked by being registered.
+What every registered game promises, held to its traits. Games of your own too: `TRL_SPIRAL_GAMES` names the modules that
+register them.
 
 1. The same seed and moves make the same match, whatever is played beside it.
 2. Random legal play ends by the rules, or because a seat has no move; nothing raises, and no cap on turns is needed.
@@ -13,8 +14,10 @@ What every registered game promises, held to its traits. A game of your own is c
 That deals stay hidden is tested beside the engines.
 """
 
+import os
 import random
 from functools import cache
+from importlib import import_module
 
 import pytest
 from hostile import any_move, check_harmless, hostile_reply, opening, replay
@@ -23,6 +26,9 @@ from trl_spiral.games import game_names, get_game
 from trl_spiral.seeding import derive_seed
 from trl_spiral.types import Ending
 
+
+for module in os.environ.get("TRL_SPIRAL_GAMES", "").split():
+    import_module(module)
 
 SEEDS = (1, 2)  # a random match of each of the 120 games takes two seconds in all
 ENDLESS = 5_000  # turns: far beyond any game's own cap
