@@ -26,7 +26,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral import SpiralConfig, SpiralTrainer
 from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.checks import check_vllm
+from trl_spiral.checks import check_reference, check_vllm
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
 
@@ -78,7 +78,9 @@ PAPER = dict(
 
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
-    check_vllm(args)  # now, rather than when the tiny player has been made
+    # Now, rather than when the tiny player has been made.
+    check_vllm(args)
+    check_reference(args, get_peft_config(model_args))
     tiny = model_args.model_name_or_path is None
     if tiny:
         torch.set_num_threads(min(torch.get_num_threads(), 2))
@@ -93,7 +95,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
         trainer, args.games, ("random",), pairs=PAIRS if tiny else 50, every=120 if tiny else 50, temperature=1.0
     )
     trainer.add_callback(matches)
-    trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100))
+    trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
     if not args.live:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(SelfPlayProgressCallback)
@@ -110,8 +112,16 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
         trainer.push_to_hub()
 
 
-if __name__ == "__main__":
+def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
+    """What was asked for, and the settings above for the rest."""
     parser = TrlParser((SpiralConfig, ModelConfig))
-    full_size = any(argument.startswith("--model_name_or_path") for argument in sys.argv)
-    parser.set_defaults(**(PAPER if full_size else LAPTOP))
-    main(*parser.parse_args_and_config())
+    full_size = any(argument.startswith("--model_name_or_path") for argument in arguments)
+    settings = dict(PAPER if full_size else LAPTOP)
+    if any(argument.split("=")[0] == "--games" for argument in arguments):
+        settings.pop("game_weights", None)  # those of our three games
+    parser.set_defaults(**settings)
+    return parser.parse_args_and_config(arguments)
+
+
+if __name__ == "__main__":
+    main(*parse(sys.argv[1:]))

@@ -466,5 +466,7 @@ class TestWhereTheyCannotWork:
         )
         check_can_play(trainer)
 
-        with pytest.raises(ValueError, match="ZeRO-3 has spread its weights over all. Grade by playing"):
+        with pytest.raises(
+            ValueError, match="ZeRO-3 has spread its weights over all. Grade by replies that are drawn"
+        ):
             check_can_play(trainer, alone=True)

@@ -33,6 +33,23 @@ class TestMain:
         assert stopped.value.code == 2
         assert "gmaes" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("source", "why"),
+        [
+            (None, "No module named 'mine_of_tests'. Name a module that Python finds."),
+            ("import no_such_package.inside", "it imports no_such_package, which is missing. Install that."),
+            ("1 / 0", "ZeroDivisionError: division by zero"),
+        ],
+    )
+    def test_says_why_a_module_cannot_be_imported(self, source, why, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        if source:
+            (tmp_path / "mine_of_tests.py").write_text(source)
+
+        assert main(["games", "--import", "mine_of_tests"]) == 2
+        assert capsys.readouterr().err == f"trl-spiral games: `--import` (mine_of_tests) failed: {why}\n"
+
     def test_is_installed_and_loads_no_torch_to_say_its_version(self):
         script = (
             "import sys; from trl_spiral.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"

@@ -53,6 +53,7 @@ class TestEval:
                 ["random", "--game", "TicTacToe-v0", "--temperature", "-1"],
                 "`--temperature` (-1.0) must not be negative",
             ),
+            (["random", "--game", "TicTacToe-v0", "--device", "nowhere"], "`--device` (nowhere) cannot be used: "),
         ],
     )
     def test_refuses_in_one_sentence(self, arguments, sentence, capsys):

@@ -51,9 +51,16 @@ class TestAloud:
     def test_keeps_hidden_cards_hidden_until_the_game_has_ended(self):
         shown, kept, _ = watch("Kuhn-v0", "check\ncheck\ncall\nfold\n", seat=1)
 
-        assert "thinker (seat 0) plays [check]." in shown
         assert "best card" not in shown
         assert "thinker (seat 0) thought, to play [check]:\nMine is the " in kept
+        assert "thinker (seat 0) plays [check]." in kept
+
+    def test_keeps_a_move_to_itself_where_both_move_at_once(self):
+        shown, kept, _ = watch("RockPaperScissors-v0", "rock\n" * 9, seat=1, player=SILENT)
+
+        before, asked, _ = shown.partition("Your move: ")
+        assert asked and "silent" not in before
+        assert "silent (seat 0) plays [rock]." in kept
 
     def test_a_move_alone_is_no_thought(self):
         shown, _, _ = watch("TicTacToe-v0", "4\n", player=SILENT)

@@ -166,6 +166,64 @@ class TestRules:
         assert warnings_in(log_with("entropy", [1.0, float("nan"), float("inf"), None, 1.0])) == []
 
 
+class TestMixtures:
+    @staticmethod
+    def entry(games, **others):
+        """So many games of each name, which end as often one way as another."""
+        wins = {f"selfplay/{name}/seat{seat}/win": 0.4 for name in games for seat in (0, 1)}
+        played = {f"selfplay/{name}/games": float(number) for name, number in games.items()}
+        return {"selfplay/games": float(sum(games.values()))} | wins | played | others
+
+    def curriculum(self, metric, of_a, of_b, steps=20):
+        """From nothing but A to nothing but B, of which each is as it was."""
+        return [
+            self.entry(
+                {name: number for name, number in {"A": 400 - 20 * step, "B": 20 * step}.items() if number},
+                **{f"selfplay/{metric}": of_a + (of_b - of_a) * step / steps},
+            )
+            for step in range(steps + 1)
+        ] + [self.entry({"B": 400}, **{f"selfplay/{metric}": of_b})] * 5
+
+    @pytest.mark.parametrize(("others", "warnings"), [(396, 0), (0, 1)])
+    def test_a_game_counts_by_how_often_it_was_played(self, others, warnings):
+        number = 400 - others
+        even = self.entry({"A": others, "B": number} if others else {"B": number})
+        decided = even | {"selfplay/B/seat0/win": 1.0, "selfplay/B/seat1/win": 0.0}
+
+        # Four games of 400 in each of three entries: all twelve may have gone to one seat by chance.
+        assert len(warnings_in([even] * 3 + [decided] * 3)) == warnings
+
+    @pytest.mark.parametrize(
+        ("metric", "of_a", "of_b"),
+        [
+            ("reply_length", 150, 10),
+            ("entropy", 1.0, 0.02),
+            ("illegal_rate", 0.0, 0.5),
+            ("truncated_rate", 0.0, 0.5),
+            ("draw_rate", 0.5, 0.0),
+        ],
+    )
+    def test_another_game_is_no_collapse(self, metric, of_a, of_b):
+        assert warnings_in(self.curriculum(metric, of_a, of_b)) == []
+        # In one game, the same would be.
+        alone = [self.entry({"A": 400}, **{f"selfplay/{metric}": value}) for value in [of_a] * 5 + [of_b] * 5]
+        assert [warning.metric for warning in warnings_in(alone)] == [f"selfplay/{metric}"]
+
+    def test_what_the_new_mixture_is_like_is_remembered(self):
+        log = self.curriculum("reply_length", 150, 30) + [self.entry({"B": 400}, **{"selfplay/reply_length": 5})] * 3
+
+        (warning,) = warnings_in(log)
+        assert warning.metric == "selfplay/reply_length"
+
+    def test_forfeits_of_one_game_say_nothing_of_draws_in_another(self):
+        draws = {"selfplay/A/seat0/draw": 0.0, "selfplay/B/seat0/draw": 0.2}
+        bad = {"selfplay/A/seat0/illegal": 0.5, "selfplay/A/seat1/illegal": 0.4}
+        log = [self.entry({"A": 360, "B": 40}, **draws, **bad, **{"selfplay/illegal_rate": 0.81})] * 3
+        log += [self.entry({"A": 40, "B": 360}, **draws, **bad, **{"selfplay/illegal_rate": 0.09})] * 3
+
+        assert warnings_in(log) == []
+
+
 class TestOncePerTrouble:
     BAD, GOOD, BETWEEN = [0.5] * 4, [0.02] * 4, [0.12] * 4
 
@@ -194,9 +252,7 @@ class TestMonitor:
 class TestCallback:
     @pytest.fixture
     def trainer(self, model_dir, tmp_path):
-        trainer = SpiralTrainer(model=model_dir, args=config(tmp_path, max_steps=4), games=[SumGame()])
-        trainer.add_callback(CollapseCallback(trainer))
-        return trainer
+        return SpiralTrainer(model=model_dir, args=config(tmp_path, max_steps=4), games=[SumGame()])
 
     def test_warns_and_logs_how_often(self, trainer, caplog):
         collapsing = log_of(AGREED)

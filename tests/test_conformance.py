@@ -5,7 +5,7 @@ register them.
 1. The same seed and moves make the same match, whatever is played beside it.
 2. Random legal play ends by the rules, or because a seat has no move; nothing raises, and no cap on turns is needed.
 3. Once ended, a match stays as it is.
-4. Returns add up to zero where the game says so, and are zero for all where nobody has won.
+4. Returns add up to zero where the game says so, are zero for all where nobody has won, and never below the lowest.
 5. Legal moves are accepted, and others end the match by the fault of the seat that made them.
 6. A seat can tell its legal moves from what it has been told.
 7. With perfect information, every seat is told the same.
@@ -137,6 +137,7 @@ class TestEveryGame:
 
             assert len(match.returns) == traits.seats
             assert not traits.zero_sum or sum(match.returns) == 0
+            assert min(match.returns) >= traits.lowest
             assert match.ending is Ending.FINISHED or not any(match.returns)
 
     def test_accepts_legal_moves_and_no_others(self, name):

@@ -56,6 +56,13 @@ class TestReadNames:
         ]
         assert [one.short for one in read_names([f"{pool}#step-40"])] == ["step-40"]
 
+    def test_no_folder_hides_a_scripted_player(self, model_dir, tmp_path, monkeypatch):
+        (tmp_path / "random").mkdir()
+        copy_weights(model_dir, tmp_path / "random")
+        monkeypatch.chdir(tmp_path)
+
+        assert [one.kind for one in read_names(["random", "./random"])] == ["scripted", "model"]
+
     @pytest.mark.parametrize(
         ("texts", "sentence"),
         [

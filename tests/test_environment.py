@@ -124,6 +124,12 @@ class TestPlay:
 
         assert environment.get_reward() == -1.5
 
+    def test_which_is_no_cheaper_than_the_rules(self):
+        environment = GameEnvironment("Leduc-v0", seat=0)
+        environment.reset(seed=0)
+
+        assert environment.get_reward() == -13.0
+
     def test_a_game_that_broke_has_no_reward(self):
         environment = GameEnvironment("TicTacToe-v0", opponent=LeavingPlayer(), seat=1)
 

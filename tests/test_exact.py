@@ -82,6 +82,10 @@ class TestGradeTicTacToe:
         assert report.outcomes["random", 0].win == pytest.approx(0.58492, abs=1e-5)
         assert report.mean("random", "illegal") == pytest.approx(0.0, abs=1e-12)
 
+    def test_prompts_that_open_a_thought_leave_no_reply_that_is_a_move(self, tokenizer):
+        with pytest.raises(ValueError, match=r"opens a thought, so that no reply is the move \[0\] alone"):
+            grade_tictactoe(PromptRenderer(tokenizer, "r1"), lambda prompts, replies: [[0.0] * len(replies)])
+
     def test_a_floor_changes_nothing_that_matters(self, tokenizer, model_dir):
         from transformers import AutoModelForCausalLM
 

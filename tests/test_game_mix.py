@@ -160,8 +160,41 @@ class TestCurriculum:
             forgetful.restore(RolloutState.from_state_dict(rollout.state.state_dict()))
 
     def test_ranks_that_are_told_different_shares_stop(self, monkeypatch):
-        monkeypatch.setattr("trl_spiral.selfplay.gather_object", lambda shares: [*shares, 0.5, 0.5])
+        monkeypatch.setattr("trl_spiral.selfplay.gather_object", lambda told: [*told, ([0.5, 0.5], "")])
         rollout = SelfPlayRollout(GAMES, curriculum=Alternating())
 
         with pytest.raises(RuntimeError, match="another rank otherwise"):
             collect(rollout, rows=60)
+
+    def test_a_rank_where_it_fails_tells_the_others_first(self, monkeypatch):
+        told = []
+        monkeypatch.setattr("trl_spiral.selfplay.gather_object", lambda mine: told.extend(mine) or mine)
+        rollout = SelfPlayRollout(GAMES, curriculum=lambda step, metrics: {"Chess": 1.0})
+
+        with pytest.raises(ValueError, match="weighs 'Chess'"):
+            collect(rollout, rows=60)
+
+        assert len(told) == 1
+        assert told[0][1].startswith("ValueError: The curriculum weighs 'Chess'")
+
+    def test_a_rank_stops_with_another_where_it_has_failed(self, monkeypatch):
+        monkeypatch.setattr("trl_spiral.selfplay.gather_object", lambda mine: [*mine, ([], "KeyError: 'loss'")])
+        rollout = SelfPlayRollout(GAMES, curriculum=Alternating())
+
+        with pytest.raises(RuntimeError, match="failed on rank 1, and this rank stops with it: KeyError: 'loss'"):
+            collect(rollout, rows=60)
+
+
+class TestGamesThatListNoMoves:
+    @pytest.mark.parametrize("setting", ["opening_moves", "priming_games"])
+    def test_are_refused_where_random_moves_are_wanted(self, setting):
+        with pytest.raises(
+            ValueError, match=f"`{setting}` needs games that list their legal moves, and SimpleNegotiation-v2 does not"
+        ):
+            SelfPlayRollout(["Kuhn-v0", "SimpleNegotiation-v2"], **{setting: 1})
+
+    def test_may_stand_beside_at_weight_zero_and_are_not_primed(self):
+        rollout = SelfPlayRollout(["Kuhn-v0", "SimpleNegotiation-v2"], game_weights=[1.0, 0.0], priming_games=4)
+        collect(rollout, rows=20)
+
+        assert {game for game, *_ in rollout.estimator.baselines} == {"Kuhn-v0"}

@@ -119,10 +119,30 @@ class TestGrade:
 
     def test_an_answer_that_wants_too_much_memory_fails_alone(self, monkeypatch):
         monkeypatch.setattr(grading, "MEMORY", 160 * 2**20)
-        found = grade([("5", "2^{4000000000}"), ("5", "5")])
+        monkeypatch.setattr(grading, "MAX_LANES", 1)  # whoever is graded behind it is none the worse for it
+        found = grade([("5", "5"), ("5", "2^{4000000000}"), ("5", "5")])
 
-        assert found[0] in (WRONG, TIMEOUT)
-        assert found[1] is CORRECT
+        # math-verify swallows most errors of what it compares, and says that the two differ.
+        assert found[1] in (WRONG, TIMEOUT)
+        assert found[0] is found[2] is CORRECT
+
+    @pytest.mark.parametrize(
+        ("happens", "verdicts"),
+        [
+            # Out of memory where math-verify does not catch it.
+            ("raise MemoryError", "[2, 0, 2]"),
+            # Dies after its last answer.
+            ("import atexit, os; atexit.register(lambda: os.kill(os.getpid(), 9)); return False", "[2, 1, 2]"),
+        ],
+    )
+    def test_a_lane_that_fails_costs_no_other_answer(self, happens, verdicts):
+        script = f"import grading_worker as worker\ndef equal(gold, answer):\n    if answer == 'bad': {happens}\n"
+        script += "    return True\nworker.equal = equal\nprint(worker.grade([['5', a] for a in ('5', 'bad', '5')], 60.0, 1))"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(grading.__file__).parent
+        )
+
+        assert done.stdout == f"{verdicts}\n", done.stderr
 
     def test_works_beside_other_threads_and_off_the_main_one(self):
         found = []

@@ -98,9 +98,9 @@ class TestRules:
     def test_let_an_illegal_move_end_the_match_for_the_referee_to_price(self):
         caller = ScriptedPlayer("caller", lambda observation: "[call]")
 
-        (episode,) = play([referee(Start(ONE, (caller, caller), 0, play_seed=0, forfeit=Forfeit(-1.5, 0.5)))])
+        (episode,) = play([referee(Start(ONE, (caller, caller), 0, play_seed=0, forfeit=Forfeit(-2.5, 0.5)))])
 
-        assert (episode.ending, episode.offender, episode.returns) == (Ending.ILLEGAL_MOVE, 0, (-1.5, 0.5))
+        assert (episode.ending, episode.offender, episode.returns) == (Ending.ILLEGAL_MOVE, 0, (-2.5, 0.5))
         assert episode.detail == "[call]"
 
     def test_read_moves_as_players_write_them(self):

@@ -63,7 +63,9 @@ class TestLayers:
     def test_a_module_imports_only_from_below(self, module):
         layer = layer_of(module)
         assert layer in RANK, f"{module} is in no layer yet: say in `LAYERS` where it belongs."
-        ours = {name.split(".")[1] for name in imports(INNER[module]) if name.startswith("trl_spiral.")} - {"__version__"}
+        ours = {name.split(".")[1] for name in imports(INNER[module]) if name.startswith("trl_spiral.")} - {
+            "__version__"
+        }
 
         assert {other for other in ours if other != layer and RANK[other] >= RANK[layer]} == set()
 

@@ -14,7 +14,7 @@ from training_runs import config
 from transformers import ProgressCallback, TrainerCallback
 
 from trl_spiral import SpiralTrainer
-from trl_spiral.callbacks import LiveCallback, SelfPlayProgressCallback
+from trl_spiral.callbacks import CollapseCallback, LiveCallback, SelfPlayProgressCallback
 from trl_spiral.types import Ending, Episode
 
 
@@ -165,6 +165,17 @@ class TestElsewhere:
         assert lines[3:5] == ["step    3  loss 0.125  illegal 90.0%  entropy 0.75"] * 2
         assert [line.partition(" of the games")[0] for line in lines[5:]] == ["warning: 90%"]
         assert "\x1b" not in console.file.getvalue()
+
+    def test_warnings_that_are_given_anyway_are_not_said_again(self, begin):
+        console = Console(file=io.StringIO())
+        trainer = Bare()
+        trainer.callback_handler.callbacks.append(CollapseCallback(trainer))
+        live, _ = begin(console, trainer)
+        for rate in (0.0, 0.0, 0.0, 0.9, 0.9):
+            live.on_log(None, trainer.state, None, logs={**LOGS, "selfplay/illegal_rate": rate})
+
+        assert len(live.monitor.warnings) == 1
+        assert "warning" not in console.file.getvalue()
 
     def test_other_ranks_show_nothing(self, begin):
         console = terminal()

@@ -127,6 +127,25 @@ class TestMatchCallback:
         with pytest.raises(ValueError, match=sentence):
             MatchCallback(trainer, **changes)
 
+    @pytest.mark.parametrize("rivals", ["random", RandomPlayer()])
+    def test_one_rival_needs_no_list(self, rivals, model_dir, tmp_path):
+        trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
+
+        assert list(MatchCallback(trainer, rivals=rivals)._met.players) == ["random"]
+
+    def test_an_endpoint_may_want_no_key_or_another(self, model_dir, tmp_path, monkeypatch):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
+        rival = "http://127.0.0.1:9/v1#model"
+
+        with pytest.raises(ValueError, match="OPENAI_API_KEY must hold the endpoint's key"):
+            MatchCallback(trainer, rivals=rival)
+        with pytest.raises(ValueError, match="ANOTHER_KEY must hold the endpoint's key"):
+            MatchCallback(trainer, rivals=rival, api_key_env="ANOTHER_KEY")
+        assert list(MatchCallback(trainer, rivals=rival, api_key_env="")._met.players) == ["model"]
+        trainer.args.endpoint_api_key_env = ""
+        assert list(MatchCallback(trainer, rivals=rival)._met.players) == ["model"]
+
     def test_ranks_that_share_an_engine_ask_nobody_else(self, model_dir, tmp_path, monkeypatch):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
         monkeypatch.setattr("trl_spiral._trl.ranks_per_engine", lambda trainer: 2)

@@ -227,6 +227,17 @@ class TestCommand:
         assert first == again
         assert first["sets"]["gsm8k"]["replies"] != other["sets"]["gsm8k"]["replies"]
 
+    @pytest.mark.parametrize(
+        ("option", "sentence"),
+        [
+            (["--temperature", "-1"], "`--temperature` (-1.0) must not be negative"),
+            (["--device", "nowhere"], "`--device` (nowhere) cannot be used: "),
+        ],
+    )
+    def test_models_are_asked_within_bounds(self, option, sentence, tmp_path, capsys):
+        assert self.command("no/model", tmp_path / "out.json", *option) == 2
+        assert sentence in capsys.readouterr().err
+
     def test_a_set_that_cannot_be_had_is_refused_in_a_sentence(self, model_dir, capsys, monkeypatch):
         def offline(*args, **kwargs):
             raise ConnectionError("Couldn't reach 'openai/gsm8k' on the Hub (OfflineModeIsEnabled)\nwith more")

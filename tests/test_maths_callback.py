@@ -116,6 +116,15 @@ class TestMathCallback:
             assert (tmp_path / "one/maths" / file).read_text() == (tmp_path / "two/maths" / file).read_text()
 
 
+class TestWrongInput:
+    @pytest.mark.parametrize("wrong", [{"every": 0}, {"temperature": -1.0}, {"max_new_tokens": 0}])
+    def test_numbers_that_say_nothing_are_refused(self, wrong):
+        ((name, number),) = wrong.items()
+
+        with pytest.raises(ValueError, match=rf"`{name}` \({number}\) must"):
+            MathCallback(None, "gsm8k", path=GSM8K, **wrong)
+
+
 class TestLoadProblems:
     def test_takes_sets_of_ones_own(self, tmp_path):
         file = tmp_path / "sums.jsonl"

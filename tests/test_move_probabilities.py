@@ -231,6 +231,17 @@ class TestInterval:
         # Four times the replies, half the width; its own noise is some 5 %.
         assert (few.high - few.low) / (many.high - many.low) == pytest.approx(2, rel=0.25)
 
+    @pytest.mark.parametrize(("bound", "resamples"), [(26 * 150, 150), (26, 100), (10**9, 1000)])
+    def test_takes_fewer_resamples_of_larger_trees(self, bound, resamples, monkeypatch):
+        drawn = []
+        monkeypatch.setattr("trl_spiral.evaluation.move_probabilities.RESAMPLED_SEQUENCES", bound)
+        found = sampled_moves("Kuhn-v0", RandomPlayer(), None, 4)
+        monkeypatch.setattr(MoveProbabilities, "_resampled", lambda self, rng: drawn.append(rng) or self)
+
+        # A tree of 26 sequences: two a decision at 12 information states, and both seats' empty ones.
+        assert found.interval().value == found.nash_conv
+        assert len(drawn) == resamples
+
 
 class TestReplyLogprobs:
     def test_a_prompt_is_run_once_for_all_its_replies_a_few_prompts_at_a_time(

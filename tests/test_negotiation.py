@@ -82,6 +82,7 @@ class TestMoves:
             ("[Offer: 1 Ore -> 1 Gold]", None),
             ("[Offer: 0 Wood -> 1 Gold]", None),
             ("[Offer: 1000 Wood -> 1 Gold]", None),
+            ("[Offer: 999 Wood, 1 Wood -> 1 Gold]", None),
             ("[Offer: -> 1 Gold]", None),
             ("[Offer: 1 Wood -> 1 Gold -> 1 Brick]", None),
             ("[Offer: 1 Wood for 1 Gold]", None),

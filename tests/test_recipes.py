@@ -101,7 +101,7 @@ class TestSpiralTicTacToe:
         done = run_recipe("spiral_ttt.py", "--games", "TicTacTo-v0", "--output_dir", str(tmp_path / "run"))
 
         assert done.returncode != 0
-        assert "There is no game called 'TicTacTo-v0'. Did you mean 'TicTacToe-v0'?" in done.stderr
+        assert "There is no game called 'TicTacTo-v0'. Did you mean 'TicTacToe-v0'" in done.stderr
         assert not (tmp_path / "run").exists()
 
 
@@ -136,13 +136,6 @@ class TestSpiralKuhn:
         assert len(list((tmp_path / "run" / "transcripts").iterdir())) == 10
         assert (tmp_path / "run" / "model.safetensors").exists()
 
-    def test_leduc_poker_has_settings_of_its_own(self):
-        recipe = load_recipe("spiral_kuhn")
-
-        # Worse than the most that can be lost: 2 chips and 13.
-        assert recipe.LAPTOP["illegal_move_return"] < -2.0 and recipe.LEDUC["illegal_move_return"] < -13.0
-        assert recipe.LEDUC["games"] == ["Leduc-v0"]
-
 
 @pytest.mark.slow
 class TestSpiralMulti:
@@ -175,3 +168,50 @@ class TestSpiralMulti:
             assert f"| {game} |" in printed
             assert {f"eval/{game}-random/all/win", f"selfplay/{game}/share"} <= names
         assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+CPU = ("--use_cpu", "--bf16", "False")
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("arguments", "output", "games"),
+        [
+            ((), "spiral-kuhn", ["Kuhn-v0"]),
+            (("--games", "Leduc-v0"), "spiral-leduc", ["Leduc-v0"]),
+            (("--games=Leduc-v0",), "spiral-leduc", ["Leduc-v0"]),
+            (("--model_name_or_path", "someone/model", *CPU), "spiral-kuhn-full", ["Kuhn-v0"]),
+            (("--model_name_or_path=someone/model", "--games=Leduc-v0", *CPU), "spiral-kuhn-full", ["Leduc-v0"]),
+        ],
+    )
+    def test_choose_the_settings(self, arguments, output, games):
+        args, _ = load_recipe("spiral_kuhn").parse(list(arguments))
+
+        assert (args.output_dir, args.games) == (output, games)
+
+    def test_make_an_illegal_move_worse_than_any_loss(self):
+        recipe = load_recipe("spiral_kuhn")
+        kuhn, leduc = recipe.parse([])[0], recipe.parse(["--games=Leduc-v0"])[0]
+
+        # 2 chips and 13.
+        assert kuhn.illegal_move_return < -2.0 and leduc.illegal_move_return < -13.0
+
+    @pytest.mark.parametrize(
+        ("arguments", "weights"),
+        [
+            ((), [5.0, 16.0, 4.0]),
+            (("--games", "Kuhn-v0", "TicTacToe-v0"), None),
+            (("--games", "Kuhn-v0", "TicTacToe-v0", "--game_weights", "1", "2"), [1.0, 2.0]),
+            (("--model_name_or_path", "someone/model", *CPU), None),
+        ],
+    )
+    def test_of_other_games_leave_no_weights_of_ours(self, arguments, weights):
+        assert load_recipe("spiral_multi").parse(list(arguments))[0].game_weights == weights
+
+    @pytest.mark.parametrize("name", ["spiral_kuhn", "spiral_multi"])
+    def test_for_an_adapter_are_refused_before_a_player_is_made(self, name, tmp_path, monkeypatch):
+        recipe = load_recipe(name)
+        monkeypatch.setattr(recipe, "make_tiny_player", lambda *_: pytest.fail("a player was made"))
+
+        with pytest.raises(ValueError, match="`sync_ref_model` needs a reference model of its own"):
+            recipe.main(*recipe.parse(["--use_peft", "--output_dir", str(tmp_path / "run")]))

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 import re
 from types import SimpleNamespace
 
@@ -120,6 +121,13 @@ class TestReadRun:
         with pytest.raises(ValueError, match="trainer_state.json is not whole"):
             read_run(tmp_path)
 
+    @pytest.mark.parametrize("text", ["[]", "null", '{"global_step": 1}'])
+    def test_a_state_that_is_something_else_is_named(self, text, tmp_path):
+        (tmp_path / "trainer_state.json").write_text(text)
+
+        with pytest.raises(ValueError, match="trainer_state.json is no JSON object that holds global_step"):
+            read_run(tmp_path)
+
 
 class TestRender:
     def test_holds_every_game_packed(self, tmp_path):
@@ -156,6 +164,19 @@ class TestRender:
         write_run(tmp_path)
 
         assert render(read_run(tmp_path)) == render(read_run(tmp_path))
+
+    def test_what_is_no_number_leaves_the_page_whole(self, tmp_path):
+        (game, *_) = write_games(tmp_path, 3)
+        game = {**game, "returns": [math.inf, -math.inf], "turns": [{**game["turns"][0], "logprob": -math.inf}]}
+        run = Run("run", games=[game], games_kept=1, description={"settings": {"beta": math.nan, "epsilon": math.inf}})
+        page = render(run, plain=True)
+        told = re.search(r'<script type="application/json" id="run">(.*?)</script>', page, re.DOTALL)[1]
+
+        assert "NaN" not in told
+        assert json.loads(told)["description"]["settings"] == {"beta": None, "epsilon": None}
+        assert json.loads(told)["games"][0][6] == [None, None]
+        assert '"logprob":null' in page
+        assert not re.search(r"[:,\[]-?(Infinity|NaN)[,}\]]", page)
 
     def test_a_run_of_nothing_but_a_log_is_a_page(self, tmp_path):
         write_state(tmp_path)

@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 import pytest
 from games_for_tests import AskingPlayer, EchoEngine, LastStone, LastStoneMatch, ShortOrLong
 
-from trl_spiral.games import Game, get_game
+from trl_spiral.games import Game, Traits, get_game
 from trl_spiral.players import Player, RandomPlayer, ScriptedPlayer
 from trl_spiral.rollout import Forfeit, Playing, Start, play, referee, until_decided
 from trl_spiral.types import POLICY, Ending, Episode, Observation, Turn
@@ -325,7 +325,8 @@ class TestUntilDecided:
 
         def starts(attempt: int) -> Start:
             seen.append(attempt)
-            return Start(get_game("TicTacToe-v0"), table, attempt, 0, forfeit=Forfeit(0.0, 0.0))
+            free = replace(get_game("TicTacToe-v0"), traits=Traits(lowest=0.0))
+            return Start(free, table, attempt, 0, forfeit=Forfeit(0.0, 0.0))
 
         (episode,) = play([until_decided(starts, max_retries=3)])
 
@@ -381,7 +382,22 @@ class TestForfeit:
         assert (episode.offender, episode.returns) == (1, (0.5, -1.0, 0.5))
 
     def test_of_a_single_seat_pays_nobody(self):
-        assert Forfeit().returns(seats=1, offender=0) == (-1.0,)
+        assert Forfeit().returns(Traits(seats=1), offender=0) == (-1.0,)
+
+    @pytest.mark.parametrize(
+        ("game", "forfeit", "returns"),
+        [
+            ("Leduc-v0", Forfeit(), (-13.0, 13.0)),
+            ("Leduc-v0", Forfeit(-14.0, 0.0), (-14.0, 0.0)),
+            ("Kuhn-v0", Forfeit(-1.5, 0.5), (-2.0, 2.0)),
+            ("Kuhn-v0-3p", Forfeit(), (-2.0, 1.0, 1.0)),
+            ("Kuhn-v0-5", Forfeit(), (-10.0, 10.0)),
+            ("KuhnPoker-v1", Forfeit(), (-1.0, 1.0)),
+            ("TicTacToe-v0", Forfeit(-1.5, 0.5), (-1.5, 0.5)),
+        ],
+    )
+    def test_costs_no_less_than_the_worst_that_the_rules_can_give(self, game, forfeit, returns):
+        assert forfeit.returns(get_game(game).traits, offender=0) == returns
 
     def test_a_lost_player_costs_nobody_anything(self):
         table = (RandomPlayer(), gives_up(lost=True, truncated=True), RandomPlayer())

@@ -39,6 +39,10 @@ class TestRockPaperScissors:
 
         assert (match.to_move, match.returns, match.ending) == (1, (0.0, 0.0), None)
 
+    def test_is_read_in_our_letters_alone(self):
+        assert GAME.canonical("[ Rock ]") == "[rock]"
+        assert GAME.canonical("[roc\u212a]") is None  # the Kelvin sign, whose lower case is a k
+
     def test_names_whoever_throws_something_else(self):
         match = GAME.start(0)
         match.apply(" Rock ")

@@ -137,6 +137,14 @@ class TestTinyPlayer:
         assert again == player
         assert sorted(path.name for path in cache.iterdir()) == before
 
+    def test_is_made_anew_for_other_atoms(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("trl_spiral.tiny._make_in_own_process", lambda recipe, folder: folder.mkdir())
+        recipe = TinyPlayerRecipe(games=("Kuhn-v0",), **QUICK)
+        before = make_tiny_player(recipe, cache_dir=tmp_path)
+        monkeypatch.setattr(type(get_game("Kuhn-v0")), "atoms", "[JQK]")
+
+        assert make_tiny_player(recipe, cache_dir=tmp_path) != before
+
     def test_says_for_which_games_it_exists(self, tmp_path):
         with pytest.raises(
             ValueError, match="There is no tiny player for 'Nim-v0', only for 'TicTacToe-v0', 'Kuhn-v0'"

@@ -4,7 +4,8 @@ import json
 import logging
 
 import pytest
-from training_runs import RecordingTrainer, config
+from training_runs import RecordingTrainer, config, plain_trainer
+from transformers import TrainerCallback
 
 from trl_spiral.advantages import ReturnsOnly
 from trl_spiral.callbacks import TranscriptCallback
@@ -204,6 +205,59 @@ class TestTranscriptCallback:
         trainer(num_iterations=1).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
         assert (tmp_path / GAMES).read_text() == straight
+
+    def test_an_evaluation_takes_no_games_from_training(self, trainer, tmp_path):
+        # After the second of the four steps that one batch lasts.
+        run = trainer(eval_strategy="steps", eval_steps=2)
+        run.train()
+        ((_, episodes, _),) = run.batches
+        numbers = [game["number"] for game in read_games(tmp_path / GAMES) if game["kind"] == "training"]
+
+        assert any("eval_loss" in entry for entry in run.state.log_history)
+        assert numbers == [episode.counter for episode in episodes[:3]] * 3
+
+    def test_games_of_a_plain_trainers_evaluation_are_none_of_training(self, model_dir, tmp_path):
+        class Evaluate(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                control.should_evaluate = state.global_step == 2
+
+        run, rollout = plain_trainer(
+            model_dir, tmp_path, ["TicTacToe-v0"], max_steps=4, num_iterations=4, per_device_eval_batch_size=16
+        )
+        run.eval_dataset = rollout.dataset(1)
+        run.add_callback(Evaluate())
+        run.add_callback(TranscriptCallback(run, games=3, every=2))
+        run.train()
+
+        assert any("eval_loss" in entry for entry in run.state.log_history)
+        assert kept(tmp_path / GAMES) == [(step, "training") for step in (1, 2) for _ in range(3)] + [(4, "final")] * 3
+
+    @pytest.mark.parametrize(
+        ("arguments", "shown"),
+        [
+            (["--wandb-api-key", "s3cret"], "--wandb-api-key HIDDEN"),
+            (["--wandb-api-key=s3cret"], "--wandb-api-key=HIDDEN"),
+            (["--model_init_kwargs", '{"token": "s3cret", "dtype": "bf16"}'], '{"token": "HIDDEN", "dtype": "bf16"}'),
+            (["--model_init_kwargs={'api_key': 's3cret'}"], """{'"'"'api_key'"'"': "HIDDEN"}"""),
+            (["--url", "https://me:s3cret@host/v1"], "https://HIDDEN@host/v1"),
+        ],
+    )
+    def test_a_command_keeps_its_secrets(self, arguments, shown, trainer):
+        told = describe_run(trainer().args, ["train.py", *arguments])["command"]
+
+        assert "s3cret" not in told
+        assert shown in told
+
+    def test_settings_keep_their_secrets(self, trainer):
+        run = trainer()
+        run.args.vllm_server_base_url = "http://me:s3cret@host:8000"
+        run.args.run_name = '{"hub_token": "s3cret"}'
+        run.args.label_names = ["http://me:s3cret@host"]
+        settings = describe_run(run.args, [])["settings"]
+
+        assert settings["vllm_server_base_url"] == "http://HIDDEN@host:8000"
+        assert settings["run_name"] == '{"hub_token": "HIDDEN"}'
+        assert settings["label_names"] == ["http://HIDDEN@host"]
 
     def test_says_how_the_run_was_started(self, trainer, tmp_path, monkeypatch):
         monkeypatch.setattr("sys.argv", ["train.py", "--hub_token", "hf_x", "--wandb_api_key=k", "--seed", "42"])

@@ -173,6 +173,17 @@ class TestTrainer:
 
         assert "`use_vllm` is set and vLLM is not installed" in one_line(error)
 
+    def test_a_reference_that_is_to_follow_an_adapter(self, no_weights, tmp_path):
+        from peft import LoraConfig
+
+        settings = config(tmp_path / "out", beta=0.1, sync_ref_model=True)
+        with pytest.raises(ValueError) as error:
+            SpiralTrainer(no_weights, settings, peft_config=LoraConfig())
+
+        assert "`sync_ref_model` needs a reference model of its own, and with an adapter (`use_peft`)" in one_line(
+            error
+        )
+
     def test_reaches_for_the_weights_only_then(self, no_weights, tmp_path):
         # Nothing else is wrong here, and the folder has no weights: this is what the cases above never came to.
         with pytest.raises((OSError, ValueError)) as error:

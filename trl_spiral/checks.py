@@ -121,6 +121,24 @@ def check_vllm(
         raise ValueError(_trl.WHOLE_WEIGHTS_BEHIND_A_SERVER)
 
 
+def check_reference(args: SpiralConfig, peft_config: Any) -> None:
+    """
+    Args:
+        args ([`SpiralConfig`]):
+            The trainer's.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            Of the adapter in training, if there is one.
+
+    Raises:
+        ValueError: If the reference of an adapter is to follow it: that is the model without the adapter, which stays.
+    """
+    if args.sync_ref_model and peft_config is not None:
+        raise ValueError(
+            "`sync_ref_model` needs a reference model of its own, and with an adapter (`use_peft`) the reference is the model "
+            "without it. Add `--sync_ref_model False`, or train whole weights."
+        )
+
+
 def check_world_size(args: SpiralConfig) -> None:
     """
     Raises:

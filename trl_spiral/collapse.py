@@ -45,6 +45,12 @@ WINDOW = 3
 ERRORS = 3.0
 """Standard errors by which a share of games must differ from what it is compared with."""
 
+MIXED = 0.1
+"""
+By how much any game's share of a mixture may move before numbers over all games begin anew. Less of it makes replies three
+times shorter only where those of one game are more than twenty times as long as another's.
+"""
+
 OVER = 0.5
 """A trouble is over, and may be warned of again, once it is half as bad as when it is warned of."""
 
@@ -132,21 +138,27 @@ _LENGTH = _Rule(
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One value of a metric: a share of so many games, or no share at all (`games=None`)."""
+    """
+    One value of a metric: a share of so many games, or no share at all (`games=None`).
+
+    One over all games has their `mixture`, each game's share.
+    """
 
     metric: str
     rule: _Rule
     value: float
     games: float | None = None
     game: str = ""
+    mixture: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is remembered of one metric."""
+    """What is remembered of one metric: `mixture` is that of `then`, what its present value is compared with."""
 
     recent: deque[_Reading] = field(default_factory=lambda: deque(maxlen=WINDOW))
     then: tuple[float, float | None] | None = None
+    mixture: Mapping[str, float] = field(default_factory=dict)
     trouble: bool = False
 
 
@@ -188,9 +200,14 @@ class CollapseMonitor:
         """The warning, if it is time for one."""
         watch = self._watches.setdefault(reading.metric, _Watch())
         watch.recent.append(reading)
+        mixture: Mapping[str, float] = _mean_mixture(watch.recent)
+        if watch.then is not None and _moved(watch.mixture, mixture):
+            # Other games have other lengths, entropies and rules to break: nothing that was can be compared with this.
+            watch = self._watches[reading.metric] = _Watch(deque([reading], WINDOW))
+            mixture = reading.mixture
         now, games = _middle(watch.recent)
         if watch.then is None:
-            watch.then = now, games
+            watch.then, watch.mixture = (now, games), mixture
         then, games_then = watch.then
         badness = reading.rule.badness(now, then)
         if badness < OVER:
@@ -201,7 +218,7 @@ class CollapseMonitor:
         if raised:
             watch.trouble = True
         if (reading.rule.against == "lowest" and now < then) or (reading.rule.against == "highest" and now > then):
-            watch.then = now, games
+            watch.then, watch.mixture = (now, games), mixture
         return reading.rule.sentence.format(now=now, then=then, game=reading.game) if raised else None
 
 
@@ -219,38 +236,62 @@ def warnings_in(log_history: Sequence[Mapping[str, Any]]) -> list[CollapseWarnin
     return monitor.warnings
 
 
-_WINS = re.compile(r"selfplay/(?P<game>.+)/seat\d+/win")
+_SEATS = re.compile(r"selfplay/(?P<game>.+)/seat\d+/(?P<what>win|illegal)")
 
 
 def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
     """All that an entry says about collapse."""
+    wins: dict[str, list[float]] = {}
+    illegal: dict[str, float] = {}
+    for name, value in entry.items():
+        if seat := _SEATS.fullmatch(name):
+            game = seat["game"]
+            if seat["what"] == "win":
+                wins.setdefault(game, []).append(float(value))
+            else:
+                illegal[game] = illegal.get(game, 0.0) + float(value)
+    games = entry.get("selfplay/games")
+    # Logs of old do not tell how often each game of a mixture was played.
+    played = {game: entry.get(f"selfplay/{game}/games", games and games / len(wins)) for game in wins}
+    total = sum(number or 0.0 for number in played.values())
+    mixture = {game: number / total for game, number in played.items() if number}
 
     def read(metric: str, rule: _Rule, games: float | None = None) -> Iterator[_Reading]:
         value = entry.get(metric)
         if isinstance(value, int | float) and math.isfinite(value):
-            yield _Reading(metric, rule, float(value), games)
+            yield _Reading(metric, rule, float(value), games, mixture=mixture)
 
-    games = entry.get("selfplay/games")
     yield from read("selfplay/illegal_rate", _ILLEGAL, games)
     yield from read("selfplay/truncated_rate", _TRUNCATED, games)
     yield from read("selfplay/entropy", _ENTROPY)
     yield from read("selfplay/reply_length", _LENGTH)
-    wins: dict[str, list[float]] = {}
-    for name, value in entry.items():
-        if seat := _WINS.fullmatch(name):
-            wins.setdefault(seat["game"], []).append(float(value))
-    # How often each game of a mixture was played is not logged.
-    each = games and games / max(1, len(wins))
     for game, shares in wins.items():
         # The difference of two shares varies up to twice as much as one share does: as that of a quarter of the games.
-        yield _Reading(f"selfplay/{game}/skew", _SKEW, max(shares) - min(shares), each and each / 4, game)
+        quarter = played[game] and played[game] / 4
+        yield _Reading(f"selfplay/{game}/skew", _SKEW, max(shares) - min(shares), quarter, game)
     # A forfeit is never drawn, so that draws are a share of the games that were finished. In a mixture each game counts for
-    # itself: what is mixed may change.
-    finished = 1.0 - sum(float(entry.get(f"selfplay/{kind}_rate", 0.0)) for kind in ("illegal", "truncated"))
-    if finished > 0.0:
-        for metric in [f"selfplay/{game}/seat0/draw" for game in wins] if len(wins) > 1 else ["selfplay/draw_rate"]:
-            for reading in read(metric, _DRAWS):
-                yield _Reading(metric, _DRAWS, min(1.0, reading.value / finished), each and each * finished)
+    # itself: what is mixed may change. Which of them had replies cut off is not logged.
+    if len(wins) > 1:
+        drawn = [(f"selfplay/{game}/seat0/draw", played[game], 1.0 - illegal.get(game, 0.0)) for game in wins]
+        mixture = {}
+    else:
+        forfeited = sum(float(entry.get(f"selfplay/{kind}_rate", 0.0)) for kind in ("illegal", "truncated"))
+        drawn = [("selfplay/draw_rate", games, 1.0 - forfeited)]
+    for metric, number, finished in drawn:
+        for reading in read(metric, _DRAWS) if finished > 0.0 else ():
+            share, counted = min(1.0, reading.value / finished), number and number * finished
+            yield _Reading(metric, _DRAWS, share, counted, mixture=mixture)
+
+
+def _mean_mixture(readings: Sequence[_Reading]) -> dict[str, float]:
+    """Mean share of each game."""
+    games = {game for reading in readings for game in reading.mixture}
+    return {game: statistics.fmean(reading.mixture.get(game, 0.0) for reading in readings) for game in games}
+
+
+def _moved(then: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Whether a mixture has become another."""
+    return any(abs(now.get(game, 0.0) - then.get(game, 0.0)) > MIXED for game in {*then, *now})
 
 
 def _middle(readings: Sequence[_Reading]) -> tuple[float, float | None]:

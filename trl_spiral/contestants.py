@@ -70,6 +70,12 @@ def read_names(texts: Sequence[str]) -> list[Named]:
 
 
 def _read(text: str) -> list[Named]:
+    # Before folders: one called `random` is `./random`.
+    try:
+        check_scripted_name(text)
+        return [Named(text, "scripted", text)]
+    except ValueError as error:
+        nobody = f"{str(error)[:-1]}, or a model's folder, its id on the Hub, or an endpoint."
     if text == HUMAN:
         return [Named(text, "human", text)]
     if endpoint := read_endpoint(text):
@@ -96,11 +102,7 @@ def _read(text: str) -> list[Named]:
         return [Named(text, "model", path.name)]
     if "/" in text:
         raise ValueError(f"There is no folder {text}, and no model on the Hub can be called that. Look for a slip.")
-    try:
-        check_scripted_name(text)
-    except ValueError as error:
-        raise ValueError(f"{str(error)[:-1]}, or a model's folder, its id on the Hub, or an endpoint.") from None
-    return [Named(text, "scripted", text)]
+    raise ValueError(nobody)
 
 
 @dataclass(slots=True)

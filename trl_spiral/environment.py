@@ -186,7 +186,7 @@ class GameEnvironment:
         if self._failure is not None:
             raise self._failure
         if self.episode is None:
-            return self.forfeit.offender
+            return self.forfeit.returns(self.game.traits, self._place)[self._place]
         return None if self.episode.ending.is_broken else self.episode.returns[self._place]
 
     # ---- the game ----

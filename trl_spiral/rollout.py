@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
-from trl_spiral.games.base import Game, Match
+from trl_spiral.games.base import Game, Match, Traits
 from trl_spiral.players.base import Player
 from trl_spiral.seeding import derive_seed
 from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Trajectory, Turn
@@ -62,7 +62,10 @@ _NO_MORE = _NoMore()
 @dataclass(frozen=True, slots=True)
 class Forfeit:
     """
-    What an illegal or truncated reply costs.
+    What an illegal or truncated reply costs: never less than the worst that the game's rules can give (`Traits.lowest`).
+
+    Otherwise, where games are scored by chips, to break the rules would be the cheapest way out of a bad hand. Where
+    `offender` is above that, the seat at fault gets the worst, and the others share as much.
 
     Attributes:
         offender (`float`, defaults to `-1.0`):
@@ -74,10 +77,13 @@ class Forfeit:
     offender: float = -1.0
     others: float = 1.0
 
-    def returns(self, seats: int, offender: int) -> tuple[float, ...]:
-        """One return per seat."""
-        share = self.others / (seats - 1) if seats > 1 else 0.0
-        return tuple(self.offender if seat == offender else share for seat in range(seats))
+    def returns(self, traits: Traits, offender: int) -> tuple[float, ...]:
+        """One return per seat of a game of such traits."""
+        cost, gain = self.offender, self.others
+        if cost > traits.lowest:
+            cost, gain = traits.lowest, -traits.lowest
+        share = gain / (traits.seats - 1) if traits.seats > 1 else 0.0
+        return tuple(cost if seat == offender else share for seat in range(traits.seats))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +153,7 @@ def referee(start: Start) -> Playing:
         ending, offender = match.ending, match.offender
     assert ending is not None, "a match without a seat to move has ended"
     if ending.is_forfeit and offender is not None:
-        returns = start.forfeit.returns(seats, offender)
+        returns = start.forfeit.returns(start.game.traits, offender)
     else:
         returns = match.returns if ending is Ending.FINISHED else (0.0,) * seats
     return Episode(

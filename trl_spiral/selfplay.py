@@ -112,7 +112,8 @@ class SelfPlayRollout:
             Says before each batch how often each game is played in it. Evaluation goes by `game_weights`.
 
     Raises:
-        ValueError: If `game_weights` do not fit the games, or moves cannot be constrained.
+        ValueError: If `game_weights` do not fit the games, or one that is played does not list its legal moves where they
+            are needed: to constrain replies, for openings, or for priming.
     """
 
     # Waves of games before a batch is given up on: with `filter_zero_advantages`, a wave may bring nothing.
@@ -163,12 +164,16 @@ class SelfPlayRollout:
         self.curriculum = curriculum
         self._names = [game.name for game in self.games]
         self._shares = None if game_weights is None else game_shares(self._names, game_weights)
-        if constrain_moves:
-            for game in self.games:
+        # A curriculum may come to any game.
+        shares = self._shares if self._shares and curriculum is None else [1.0] * len(self.games)
+        self._played = [game for game, share in zip(self.games, shares, strict=True) if share > 0.0]
+        listing = {"constrain_moves": constrain_moves, "opening_moves": opening_moves, "priming_games": priming_games}
+        if needing := [name for name, value in listing.items() if value]:
+            for game in self._played:
                 match = game.start(0)
                 if match.to_move is not None and match.observe(match.to_move).legal_actions is None:
                     raise ValueError(
-                        f"`constrain_moves` needs games that list their legal moves, and {game.name} does not. Leave it off."
+                        f"`{needing[0]}` needs games that list their legal moves, and {game.name} does not. Leave it off."
                     )
 
         self.state = RolloutState()
@@ -390,12 +395,22 @@ class SelfPlayRollout:
             load(state.curriculum)
 
     def _shares_at(self, step: int) -> list[float] | None:
-        """What share of the games of this batch is of each; `None` for equal ones. Asks the curriculum once."""
+        """What share of the games of this batch is of each; `None` for equal ones. Asks the curriculum once, on every rank."""
         if self.curriculum is None:
             return self._shares
-        shares = named_shares(self._names, self.curriculum(step, dict(self.state.measured)))
-        told: list[float] = gather_object(shares)
-        if told != shares * (len(told) // len(shares)):
+        shares: list[float] = []
+        failure: Exception | None = None
+        try:
+            shares = named_shares(self._names, self.curriculum(step, dict(self.state.measured)))
+        except Exception as error:
+            failure = error
+        told = gather_object([(shares, "" if failure is None else f"{type(failure).__name__}: {failure}")])
+        if failure is not None:
+            raise failure
+        for rank, (_, reason) in enumerate(told):
+            if reason:
+                raise RuntimeError(f"The curriculum has failed on rank {rank}, and this rank stops with it: {reason}")
+        if any(others != shares for others, _ in told):
             raise RuntimeError(
                 f"The curriculum told this rank {dict(zip(self._names, shares, strict=True))} at step {step}, and another "
                 "rank otherwise. Let it depend on nothing but its arguments and its own state."
@@ -462,7 +477,7 @@ class SelfPlayRollout:
         games = (
             referee(
                 Start(
-                    game=(game := self.games[counter % len(self.games)]),
+                    game=(game := self._played[counter % len(self._played)]),
                     players=(guest,) * game.traits.seats,
                     seed=derive_seed(seed, "prime", counter),
                     play_seed=derive_seed(seed, "prime", "play", counter),

@@ -66,7 +66,9 @@ class SpiralConfig(GRPOConfig):
         max_draw_retries (`int`, *optional*, defaults to `0`):
             How often a drawn game is played again before a draw is accepted. SPIRAL's `filter_draw` uses 5.
         illegal_move_return (`float`, *optional*, defaults to `-1.0`):
-            Return of a seat whose reply holds no legal move or is truncated. SPIRAL's code uses `-1.5`.
+            Return of a seat whose reply holds no legal move or is truncated. SPIRAL's code uses `-1.5`. Where the rules of
+            a game can give a seat less, such as 13 chips lost in Leduc poker, it is the worst that they can give, and the
+            other seats share as much.
         illegal_move_gain (`float`, *optional*, defaults to `1.0`):
             Return shared by the other seats in that case. SPIRAL's code uses `0.5`.
         games_in_flight (`int`, *optional*):
@@ -208,7 +210,11 @@ class SpiralConfig(GRPOConfig):
         default=0, metadata={"help": "How often a drawn game is played again before a draw is accepted."}
     )
     illegal_move_return: float = field(
-        default=-1.0, metadata={"help": "Return of a seat whose reply holds no legal move or is truncated."}
+        default=-1.0,
+        metadata={
+            "help": "Return of a seat whose reply holds no legal move or is truncated; at most the worst that the rules can "
+            "give."
+        },
     )
     illegal_move_gain: float = field(
         default=1.0, metadata={"help": "Return shared by the other seats after an illegal or truncated reply."}

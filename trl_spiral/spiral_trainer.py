@@ -34,6 +34,7 @@ from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together, wri
 from trl_spiral.checks import (
     check_fresh_pool,
     check_output_dir,
+    check_reference,
     check_sharding,
     check_vllm,
     check_world_size,
@@ -149,6 +150,7 @@ class SpiralTrainer(GRPOTrainer):
         check_world_size(args)
         check_output_dir(args.output_dir)
         check_sharding(args)
+        check_reference(args, lora_config(model, peft_config))
         check_vllm(args, model, peft_config, has_snapshots=_meets_snapshots(args, matchmaker))
         if processing_class is None:
             processing_class = load_tokenizer(model, args)

@@ -114,8 +114,9 @@ def make_tiny_player(recipe: TinyPlayerRecipe | None = None, cache_dir: str | os
 
 def _fingerprint(recipe: TinyPlayerRecipe) -> str:
     """Changes with the recipe, with the code that carries it out, and with what is taught."""
-    first = list(islice(_lessons(recipe), 64))
-    source = inspect.getsource(sys.modules[__name__]) + json.dumps(first)
+    first = list(islice(_lessons(recipe), 512))
+    atoms = [get_game(game).atoms for game in recipe.games]
+    source = inspect.getsource(sys.modules[__name__]) + json.dumps(atoms) + json.dumps(first)
     return hashlib.blake2b(f"{json.dumps(asdict(recipe))}{source}".encode(), digest_size=6).hexdigest()
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
+from trl_spiral.callbacks.collapse import CollapseCallback
 from trl_spiral.callbacks.progress import progress_line
 from trl_spiral.collapse import CollapseMonitor
 from trl_spiral.types import Episode
@@ -39,7 +40,7 @@ class LiveCallback(TrainerCallback):
 
     It takes the place of every progress bar that the trainer has by then. Whatever else is written meanwhile, by logging, by `print` or as a
     warning, appears above it, whole. Only the first rank shows anything. Where standard output is not a terminal, there
-    is one plain line per log entry instead.
+    is one plain line per log entry instead, and one per warning unless a [`CollapseCallback`] gives them.
 
     Args:
         trainer ([`~transformers.Trainer`]):
@@ -82,7 +83,10 @@ class LiveCallback(TrainerCallback):
             self._measure_speed()
         self._refresh(state)
         if self._live is None:
-            lines = [progress_line(state.global_step, logs), *(f"warning: {warning.sentence}" for warning in new)]
+            # Asked only now: it may have been added after this one.
+            told = any(isinstance(one, CollapseCallback) for one in self.trainer.callback_handler.callbacks)
+            warned = [] if told else [f"warning: {warning.sentence}" for warning in new]
+            lines = [progress_line(state.global_step, logs), *warned]
             for line in filter(None, lines):
                 self.console.print(_harmless(line), soft_wrap=True)
 

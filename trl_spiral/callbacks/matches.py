@@ -35,7 +35,7 @@ class MatchCallback(TrainerCallback):
             Whose policy plays.
         games (`str`, [`~games.Game`] or a sequence of them, defaults to `"TicTacToe-v0"`):
             What is played.
-        rivals (sequence of `str` or [`~players.Player`], defaults to `("random",)`):
+        rivals (`str`, [`~players.Player`] or a sequence of them, defaults to `"random"`):
             Opponents: players that need no engine, or names as [`~contestants.read_names`] takes them: scripted players,
             models, snapshots, endpoints.
         pairs (`int`, defaults to `100`):
@@ -48,6 +48,9 @@ class MatchCallback(TrainerCallback):
             Seed of the deals and of all decisions.
         prompt_style (`str`, *optional*):
             See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+        api_key_env (`str`, *optional*):
+            Environment variable that holds endpoints' key, `""` for endpoints that want none; by default the trainer's
+            `endpoint_api_key_env`, or `"OPENAI_API_KEY"`.
 
     Attributes:
         reports (`list[MatchReport]`):
@@ -64,13 +67,15 @@ class MatchCallback(TrainerCallback):
         self,
         trainer: Trainer,
         games: str | Game | Sequence[str | Game] = "TicTacToe-v0",
-        rivals: Sequence[str | Player] = ("random",),
+        rivals: str | Player | Sequence[str | Player] = "random",
         pairs: int = 100,
         every: int | None = None,
         temperature: float = 0.25,
         seed: int = 0,
         prompt_style: str | None = None,
+        api_key_env: str | None = None,
     ) -> None:
+        rivals = rivals if isinstance(rivals, Sequence) and not isinstance(rivals, str) else [rivals]
         if pairs < 1 or (every is not None and every < 1) or not rivals:
             raise ValueError(
                 f"Matches need `rivals` ({len(rivals)}), `pairs` ({pairs}) and `every` ({every}) of at least 1: nothing "
@@ -84,6 +89,8 @@ class MatchCallback(TrainerCallback):
         self.temperature = temperature
         self.seed = seed
         self.prompt_style = prompt_style
+        default = getattr(trainer.args, "endpoint_api_key_env", "OPENAI_API_KEY")
+        self.api_key_env = (default if api_key_env is None else api_key_env) or None
         self.reports: list[MatchReport] = []
         self.episodes: list[Episode] = []
         self._met = self._invite(rivals)
@@ -103,6 +110,7 @@ class MatchCallback(TrainerCallback):
             policy.sampling,
             policy.renderer.style,
             device=self.trainer.accelerator.device,
+            api_key_env=self.api_key_env,
         )
         met.players |= {rival.name: rival for rival in rivals if not isinstance(rival, str)}
         if POLICY in met.players or len(met.players) < len(rivals):

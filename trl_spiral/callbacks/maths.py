@@ -54,7 +54,7 @@ class MathCallback(TrainerCallback):
             See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
 
     Raises:
-        ValueError: If a set is unknown or its problems cannot be had, and, when training begins, if the trainer's model
+        ValueError: If a set is unknown or its problems cannot be had, or a number is out of range, and, when training begins, if the trainer's model
             cannot be graded.
         ImportError: If math-verify is not installed.
     """
@@ -71,6 +71,11 @@ class MathCallback(TrainerCallback):
         seed: int = 0,
         prompt_style: str | None = None,
     ) -> None:
+        for name, number in (("every", every), ("max_new_tokens", max_new_tokens)):
+            if number is not None and number < 1:
+                raise ValueError(f"`{name}` ({number}) must be at least 1. Leave it out for its default.")
+        if temperature < 0.0:
+            raise ValueError(f"`temperature` ({temperature}) must not be negative. Use `0.0` for the likeliest reply.")
         check_can_grade()
         self.trainer = trainer
         self.every = every

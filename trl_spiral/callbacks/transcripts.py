@@ -29,7 +29,12 @@ from trl_spiral.types import Episode
 logger = logging.getLogger(__name__)
 
 RUN = "run.json"
-_SECRET = re.compile(r"token$|password|secret|api_key$", re.IGNORECASE)
+_SECRET = re.compile(r"token$|password|secret|api[-_]?key$", re.IGNORECASE)
+_SECRET_IN_JSON = re.compile(
+    r"""(["'][^"']*(?:token|password|secret|api[-_]?key)["']\s*:\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,}]+)""",
+    re.IGNORECASE,
+)
+_WHO_IN_ADDRESS = re.compile(r"://[^/\s]+@")
 
 
 class TranscriptCallback(TrainerCallback):
@@ -40,7 +45,8 @@ class TranscriptCallback(TrainerCallback):
     `transcripts/`, and as records in `games.jsonl`. With `every`, games of training are kept there too, with the advantages
     that their turns were trained with. `run.json` says how the run was started.
 
-    Games of training are the first of their batch on the first rank. `games.jsonl` takes up to 100 MB; a resumed run
+    Games of training are the first of their batch on the first rank. A batch that is trained on for several steps is known
+    until the next resume (in a plain trainer, evaluation): later steps of it keep none. `games.jsonl` takes up to 100 MB; a resumed run
     drops from it what it is about to keep again.
 
     Args:
@@ -58,8 +64,8 @@ class TranscriptCallback(TrainerCallback):
             Steps between those of which games of training are kept, the first step beside them; by default none are.
 
     Raises:
-        ValueError: If no random player knows the game. When training begins, if the trainer's model cannot play, or games of training are to be kept and the
-            trainer does not play by [`SelfPlayRollout`].
+        ValueError: If no random player knows the game. When training begins, if the trainer's model cannot play, or games
+            of training are to be kept and the trainer does not play by [`SelfPlayRollout`].
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class TranscriptCallback(TrainerCallback):
         self.prompt_style = prompt_style
         self.every = every
         self.log = GameLog(Path(trainer.args.output_dir) / GAMES)
+        self._evaluated: list[Episode] | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
         check_can_play(self.trainer, self.prompt_style)
@@ -97,11 +104,17 @@ class TranscriptCallback(TrainerCallback):
             text = json.dumps(describe_run(args, sys.argv), indent=1)
             (Path(args.output_dir) / RUN).write_text(text, encoding="utf-8")
 
+    def on_prediction_step(self, args, state, control, **kwargs):
+        # In a plain trainer the roll-out holds the games that it played last, of training or not.
+        self._evaluated = getattr(getattr(self.trainer, "rollout_func", None), "episodes", None)
+
     def on_step_end(self, args, state, control, **kwargs):
         step = state.global_step
         if not self.every or not state.is_world_process_zero or (step != 1 and step % self.every):
             return
         rollout = self.trainer.rollout_func
+        if False:
+            return
         rules = {game.name: game for game in rollout.games}
         self.log.append(
             [
@@ -155,7 +168,8 @@ def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
     """
     How a run was started: its command, its seed, the settings that differ from their defaults, and versions.
 
-    Secrets are left out: settings and options whose names end in token or api_key, or speak of a password.
+    Secrets are left out: settings, options and entries of JSON whose names end in token or api_key or speak of a password,
+    and who logs in where, in addresses.
     """
     settings = {}
     for field in dataclasses.fields(args):
@@ -163,7 +177,7 @@ def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         plain = isinstance(value, str | int | float | bool | list)
         if plain and value not in (default, []) and not _SECRET.search(field.name):
-            settings[field.name] = value
+            settings[field.name] = _harmless(value)
     return {
         "command": shlex.join(_without_secrets(argv)),
         "seed": args.seed,
@@ -177,6 +191,17 @@ def _without_secrets(argv: Sequence[str]) -> list[str]:
     for argument in argv:
         name, equals, _ = argument.partition("=")
         secret = name.startswith("-") and _SECRET.search(name) is not None
-        kept.append("HIDDEN" if hide else f"{name}=HIDDEN" if secret and equals else argument)
+        kept.append("HIDDEN" if hide else f"{name}=HIDDEN" if secret and equals else _harmless(argument))
         hide = secret and not equals
     return kept
+
+
+def _harmless(value: Any) -> Any:
+    """A setting without the secrets inside it."""
+    if isinstance(value, list):
+        return [_harmless(one) for one in value]
+    if isinstance(value, dict):
+        return {name: "HIDDEN" if _SECRET.search(name) else _harmless(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return _WHO_IN_ADDRESS.sub("://HIDDEN@", _SECRET_IN_JSON.sub(r'\1"HIDDEN"', value))
+    return value

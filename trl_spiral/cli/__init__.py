@@ -73,5 +73,13 @@ def _import(modules: Sequence[str]) -> None:
     for name in modules:
         try:
             import_module(name)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"`--import` ({name}) failed: {error}. Name a module that Python finds.") from error
+        except Exception as error:
+            raise ValueError(f"`--import` ({name}) failed: {_why(name, error)}") from error
+
+
+def _why(name: str, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if f"{name}.".startswith(f"{error.name}."):
+            return f"{error}. Name a module that Python finds."
+        return f"it imports {error.name}, which is missing. Install that."
+    return f"{type(error).__name__}: {error}"

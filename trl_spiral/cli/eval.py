@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trl_spiral.cli.options import (
     CONTESTANT,
-    add_model_arguments,
+    add_contestant_arguments,
     at_least_one,
     check_is_one,
     open_contestants,
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the deals and of all decisions (default: 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers")
-    add_model_arguments(parser, temperature=0.25)
+    add_contestant_arguments(parser, temperature=0.25)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from trl_spiral.cli.options import at_least_one
+from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
 from trl_spiral.evaluation.maths_sets import MATHS_SETS
 
 
@@ -26,14 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="problems of each set, from its first on (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of the replies (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers and every reply")
-    group = parser.add_argument_group("models")
-    group.add_argument("--temperature", type=float, default=0.0, help="at which it replies (default: %(default)s)")
-    group.add_argument("--max-new-tokens", type=int, default=2048, help="longest reply (default: %(default)s)")
+    group = add_model_arguments(parser, 0.0, 2048, "longest reply")
     group.add_argument(
         "--in-flight", type=int, default=128, help="most replies written at once (default: %(default)s)"
     )
-    group.add_argument("--prompt-style", default="chat", help="how prompts are written (default: %(default)s)")
-    group.add_argument("--device", help="where it is put (default: cuda if there is one, else cpu)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,22 +37,18 @@ def run(args: argparse.Namespace) -> None:
     Grades the model, and prints a table.
 
     Raises:
-        ValueError: If the model or a set cannot be had.
+        ValueError: If an argument is out of range, or the model or a set cannot be had.
         ImportError: If math-verify is not installed.
     """
-    import torch
-
+    at_least_one("--in-flight", args.in_flight)
+    sampling, device = sampling_of(args), device_of(args)
     from trl_spiral.callbacks.maths import load_problems
     from trl_spiral.engines.saved import saved_player
     from trl_spiral.evaluation.grading import check_can_grade
     from trl_spiral.evaluation.maths import answer_problems, summarize
-    from trl_spiral.types import Sampling
 
-    at_least_one("--in-flight", args.in_flight)
     check_can_grade()
     sets = load_problems(args.sets, args.path, args.limit)
-    sampling = Sampling(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     player, engine = saved_player(args.model, sampling, args.prompt_style, device)
     found = {}
     print(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")

@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from typing import TextIO
 
-from trl_spiral.cli.options import CONTESTANT, add_model_arguments, check_is_one, open_contestants, read_games
+from trl_spiral.cli.options import CONTESTANT, add_contestant_arguments, check_is_one, open_contestants, read_games
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.players.human import show
 from trl_spiral.rollout import Start, play, referee
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--game", required=True, help="what is played")
     parser.add_argument("--seat", type=int, default=0, help="where you sit, from 0 (default: 0)")
     parser.add_argument("--seed", type=int, default=0, help="of the deal and of the model's decisions (default: 0)")
-    add_model_arguments(parser, temperature=0.25)
+    add_contestant_arguments(parser, temperature=0.25)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"`--seat` ({args.seat}) must be in 0 to {seats - 1}: {game.name} has {seats} seats.")
     with closing(open_contestants(args, [args.model], [game])) as met:
         (model,) = met.players.values()
-        # Where cards are hidden, what a model thinks would tell them.
+        # Elsewhere its thoughts would tell its cards, or its move would be known before one's own at the same time.
         aloud = Aloud(model, at_once=game.traits.perfect_information)
         players = [HumanPlayer() if seat == args.seat else aloud for seat in range(seats)]
         seed = derive_seed(args.seed, "play")
@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> None:
 
 class Aloud:
     """
-    A player whose thinking is shown after each of its moves, or where that would tell hidden cards, after the game.
+    A player whose moves and thinking are shown as it plays, or where those must stay hidden, after the game.
 
     Args:
         player ([`~players.Player`]):
             Who plays.
         at_once (`bool`):
-            Whether to show what it wrote after each move.
+            Whether to show them as it plays. Otherwise only observations tell its moves, those that they may tell.
         screen (`TextIO`, *optional*):
             The terminal by default.
     """
@@ -82,21 +82,17 @@ class Aloud:
     def tell_rest(self) -> None:
         """Shows what was kept back."""
         for text in self._kept:
-            self._show(text)
+            show(text, self._screen)
+        self._kept = []
 
     def _tell(self, observation: Observation, turn: Turn) -> None:
         who = f"\n{self.name} (seat {observation.seat})"
         text = turn.text.strip()
         if text not in (turn.action, f"\\boxed{{{turn.action}}}"):
-            thought = f"{who} thought, to play {turn.action}:\n{text}\n"
-            if self._at_once:
-                self._show(thought)
-            else:
-                self._kept.append(thought)
-        self._show(f"{who} plays {turn.action or 'nothing that is a move'}.\n")
-
-    def _show(self, text: str) -> None:
-        show(text, self._screen)
+            self._kept.append(f"{who} thought, to play {turn.action}:\n{text}\n")
+        self._kept.append(f"{who} plays {turn.action or 'nothing that is a move'}.\n")
+        if self._at_once:
+            self.tell_rest()
 
 
 def ending_in_words(episode: Episode, seat: int) -> str:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trl_spiral.cli.options import CONTESTANT, add_model_arguments, at_least_one, open_contestants, read_games
+from trl_spiral.cli.options import CONTESTANT, add_contestant_arguments, at_least_one, open_contestants, read_games
 from trl_spiral.evaluation.nash import nash_average
 from trl_spiral.evaluation.tournament import round_robin
 from trl_spiral.opponents import Played
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the deals and of all decisions (default: 0)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=f"gets {TABLE} and {PICTURE}")
-    add_model_arguments(parser, temperature=0.25)
+    add_contestant_arguments(parser, temperature=0.25)
 
 
 def run(args: argparse.Namespace) -> None:

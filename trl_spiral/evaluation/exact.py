@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from trl_spiral.evaluation.move_probabilities import Scorer
+from trl_spiral.evaluation.move_probabilities import Scorer, replies_that_are
+from trl_spiral.games.base import get_game
 from trl_spiral.games.tictactoe import (
+    NAME,
     MoveDistribution,
     Outcome,
     board_observation,
@@ -73,14 +75,14 @@ def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> list[TicTacToeRe
     Returns:
         `list[TicTacToeReport]`: One for each temperature, exact up to rounding, over all 4,520 boards at which somebody
         has to move.
+
+    Raises:
+        ValueError: If its prompts open a thought, so that no reply is a move alone.
     """
     boards = decision_boards()
-    ways = [
-        {renderer.reply(text) for text in (f"\\boxed{{[{cell}]}}", f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")}
-        for cell in range(9)
-    ]
+    ways = [replies_that_are(get_game(NAME), renderer, f"[{cell}]") for cell in range(9)]
     prompts = {board: renderer.prompt(board_observation(board)) for board in boards}
-    pairs = [(board, cell, reply) for board in boards for cell in empty_cells(board) for reply in sorted(ways[cell])]
+    pairs = [(board, cell, reply) for board in boards for cell in empty_cells(board) for reply in ways[cell]]
     reports = []
     for logprobs in score([prompts[board] for board, _, _ in pairs], [reply for _, _, reply in pairs]):
         table: dict[str, dict[int, float]] = {board: dict.fromkeys(empty_cells(board), 0.0) for board in boards}

@@ -39,7 +39,10 @@ class Verdict(StrEnum):
     CORRECT = "correct"
     WRONG = "wrong"
     TIMEOUT = "timeout"
-    """Not graded within its time or its memory, which counts as wrong."""
+    """
+    Not graded within its time or its memory, which counts as wrong. Where math-verify itself runs out of memory while it
+    compares, it says that two answers differ, and so `WRONG` is all that is known.
+    """
 
 
 def boxed_answer(reply: str) -> str | None:

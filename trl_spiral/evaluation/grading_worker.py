@@ -55,8 +55,9 @@ def grade(pairs: list[list[str]], seconds: float, lanes: int) -> list[int]:
             time.sleep(_POLL)
             continue
         lane = running.pop(pid)
-        if status:
-            hung = next(number for number in range(begun[lane], len(pairs), lanes) if not verdicts[number])
+        # A lane that ends with an error behind its last answer has left none.
+        left = (number for number in range(begun[lane], len(pairs), lanes) if not verdicts[number])
+        if status and (hung := next(left, None)) is not None:
             begun[lane] = hung + lanes
             running[_fork(pairs, range(begun[lane], len(pairs), lanes), seconds, verdicts)] = lane
     return list(verdicts[:])
@@ -96,7 +97,9 @@ def _fork(pairs: list[list[str]], numbers: range, seconds: float, verdicts: mmap
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             verdict = CORRECT if equal(*pairs[number]) else WRONG
-        except Exception:  # out of memory, or too deeply nested
+        except MemoryError:  # ends the lane, as time does; math-verify takes most of them for "not the same" itself
+            sys.exit("An answer wants too much memory.")
+        except Exception:  # such as one that is too deeply nested
             verdict = WRONG
         signal.setitimer(signal.ITIMER_PROF, 0)
         verdicts[number] = verdict

@@ -32,6 +32,12 @@ Scorer = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[S
 LITTLE = 0.01
 """Probability of a legal move, over a game's decisions, below which a strategy says little about how the model plays."""
 
+RESAMPLED_SEQUENCES = 200_000
+"""Sequences that an interval is computed from, all resamples together, as far as `FEWEST_RESAMPLES` allow."""
+
+FEWEST_RESAMPLES = 100
+"""Resamples in the largest trees: enough that each end of a 95 % interval has two of them beyond it."""
+
 
 @dataclass(frozen=True, slots=True)
 class MoveProbabilities:
@@ -98,13 +104,17 @@ class MoveProbabilities:
         mirrored at the estimate ([Davison & Hinkley, 1997](https://doi.org/10.1017/CBO9780511802843), section 5.2), and
         so lies lower. In Kuhn poker, at 32 to 128 replies a state, it held the true value in 87 % (of an equilibrium) to
         96 % (of uniform play) of 200 trials; a percentile interval never held an equilibrium's.
+
+        It costs a best response for each of a thousand resamples, and for fewer in larger trees: 0.3 s in Kuhn poker, 2 s
+        in Leduc poker, 6 s in liar's dice of one die each, at 100 replies a state.
         """
         value = self.nash_conv
         if self.samples is None:
             return Estimate(value, value, value)
         rng = random.Random(seed)
-        drawn = sorted(self._resampled(rng).nash_conv for _ in range(RESAMPLES))
-        tail = round((1 - LEVEL) / 2 * (RESAMPLES - 1))
+        resamples = min(RESAMPLES, max(FEWEST_RESAMPLES, RESAMPLED_SEQUENCES // self.tree.size))
+        drawn = sorted(self._resampled(rng).nash_conv for _ in range(resamples))
+        tail = round((1 - LEVEL) / 2 * (resamples - 1))
         return Estimate(value, max(0.0, 2 * value - drawn[-1 - tail]), max(0.0, 2 * value - drawn[tail]))
 
     def _resampled(self, rng: random.Random) -> MoveProbabilities:
@@ -140,7 +150,10 @@ def scored_moves(game: str | Dealt, renderer: PromptRenderer, score: Scorer) -> 
         ValueError: If the game cannot be walked, or its prompts open a thought, so that no reply is a move alone.
     """
     tree, rules = game_tree(game), _rules(game)
-    ways = {move: _ways(rules, renderer, move) for move in sorted({move for s in tree.states for move in s.moves})}
+    ways = {
+        move: replies_that_are(rules, renderer, move)
+        for move in sorted({move for s in tree.states for move in s.moves})
+    }
     rows = [
         (state, sequence, reply)
         for state in tree.states
@@ -204,12 +217,13 @@ def sampled_moves(
     return _warned(MoveProbabilities(tree, mass, samples))
 
 
-def _rules(game: str | Dealt) -> Game:
-    return get_game(game) if isinstance(game, str) else game
+def replies_that_are(rules: Game, renderer: PromptRenderer, move: str) -> list[tuple[int, ...]]:
+    """
+    Token ids of the replies that are a move, in canonical form, and nothing else; sorted.
 
-
-def _ways(rules: Game, renderer: PromptRenderer, move: str) -> list[tuple[int, ...]]:
-    """Token ids of the replies that are a move and nothing else."""
+    Raises:
+        ValueError: If there are none, since the prompt opens a thought.
+    """
     bare = move.removeprefix("[").removesuffix("]")
     texts = {f"\\boxed{{{form}}}" for form in (move, bare)} | {move, bare}
     read = {text: renderer.move(text) for text in texts}
@@ -219,6 +233,10 @@ def _ways(rules: Game, renderer: PromptRenderer, move: str) -> list[tuple[int, .
             f"The prompt opens a thought, so that no reply is the move {move} alone. Draw replies instead: `samples=100`."
         )
     return sorted(ways)
+
+
+def _rules(game: str | Dealt) -> Game:
+    return get_game(game) if isinstance(game, str) else game
 
 
 def _question(rules: Game, player: Player, state: InformationState, counter: int, seed: int) -> Playing:

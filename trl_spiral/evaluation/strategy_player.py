@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 from trl_spiral.evaluation.exploitability import best_responses
 from trl_spiral.evaluation.tree import Strategy
 from trl_spiral.games.base import Dealt, get_game
 from trl_spiral.players import ScriptedPlayer
-from trl_spiral.types import Observation
+from trl_spiral.players.scripted import drawn_move
 
 
 class StrategyPlayer(ScriptedPlayer):
@@ -34,12 +32,7 @@ class StrategyPlayer(ScriptedPlayer):
                 f"{rules.name} does not tell information states, so no strategy can be looked up. Use a game whose every "
                 "deal can be played (`games.Dealt`)."
             )
-
-        def choose(observation: Observation) -> str:
-            moves = strategy(rules.information_state(observation))
-            return random.Random(observation.seed).choices(tuple(moves), tuple(moves.values()))[0]
-
-        super().__init__(name, choose)
+        super().__init__(name, lambda seen: drawn_move(strategy(rules.information_state(seen)), seen))
 
 
 def best_responder(game: str | Dealt, strategy: Strategy, name: str = "best-response") -> StrategyPlayer:

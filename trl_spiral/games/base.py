@@ -27,6 +27,8 @@ class Traits:
             Whether every seat sees the whole state.
         free_text (`bool`, defaults to `False`):
             Whether moves carry text that cannot be listed.
+        lowest (`float`, defaults to `-1.0`):
+            The worst return that the rules can give a seat. A forfeit costs no less.
     """
 
     seats: int = 2
@@ -34,6 +36,7 @@ class Traits:
     stochastic: bool = False
     perfect_information: bool = True
     free_text: bool = False
+    lowest: float = -1.0
 
 
 class Match(ABC):

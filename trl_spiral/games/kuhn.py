@@ -46,8 +46,9 @@ _SEVERAL = "You play {rounds} rounds and take turns at moving first. The chips w
 class _Kuhn(Game):
     """What one round and several have in common."""
 
-    def __init__(self, seats: int) -> None:
-        self.traits = Traits(seats=seats, stochastic=True, perfect_information=False)
+    def __init__(self, seats: int, rounds: int = 1) -> None:
+        # In each round, the ante and a bet.
+        self.traits = Traits(seats=seats, stochastic=True, perfect_information=False, lowest=-2.0 * rounds)
 
     def canonical(self, action: str) -> str | None:
         move = f"[{bare_move(action)}]"
@@ -106,7 +107,7 @@ class KuhnRounds(_Kuhn):
     """
 
     def __init__(self, rounds: int) -> None:
-        super().__init__(seats=2)
+        super().__init__(seats=2, rounds=rounds)
         self.rounds = rounds
         self.name = f"{NAME}-{rounds}"
 

@@ -8,6 +8,7 @@ For true Kuhn poker, choose `"Kuhn-v0"` or `"Kuhn-v0-5"`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trl_spiral.games.kuhn import KuhnMatch, KuhnRounds, payoffs, random_deals
 
@@ -32,6 +33,7 @@ class PaperKuhnPoker(KuhnRounds):
     def __init__(self) -> None:
         super().__init__(ROUNDS)
         self.name = NAME
+        self.traits = replace(self.traits, lowest=-1.0)
 
     def start(self, seed: int) -> KuhnMatch:
         rules = [_RULES.format(seat=seat, rounds=ROUNDS) for seat in (0, 1)]

@@ -48,7 +48,7 @@ class LeducPoker(Dealt):
     """Leduc poker: six cards, an ante of 1, two rounds of betting. Returns are the chips won or lost, at most 13."""
 
     name = NAME
-    traits = Traits(stochastic=True, perfect_information=False)
+    traits = Traits(stochastic=True, perfect_information=False, lowest=-13.0)
 
     def start(self, seed: int) -> LeducMatch:
         mine, yours, public = random.Random(seed).sample(range(len(CARDS)), 3)

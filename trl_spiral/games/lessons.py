@@ -15,7 +15,7 @@ from trl_spiral.games import kuhn, leduc, negotiation, tictactoe
 from trl_spiral.games.base import Dealt, Match, get_game
 
 
-Lessons = Callable[[random.Random, bool, str], tuple[str, str]]
+Lesson = Callable[[random.Random, bool, str], tuple[str, str]]
 """
 One lesson at a position that random play has led to: takes the source of all that is random, whether to ask what comes of a
 move instead of asking for one, and the instruction that every prompt ends with.
@@ -48,7 +48,7 @@ def negotiation_lessons(rng: random.Random, reading: bool, instruction: str) -> 
     return f"{seen}\n\nIf your {offer} is taken, what comes of it?", outcome
 
 
-LESSONS: Mapping[str, Lessons] = {
+LESSONS: Mapping[str, Lesson] = {
     tictactoe.NAME: tictactoe.random_lessons,
     kuhn.NAME: kuhn_lessons,
     leduc.NAME: leduc_lessons,
@@ -57,7 +57,7 @@ LESSONS: Mapping[str, Lessons] = {
 """The lessons of every game that a tiny player can be made for."""
 
 
-def lessons_of(game: str) -> Lessons:
+def lessons_of(game: str) -> Lesson:
     """
     The lessons of a game.
 

@@ -27,6 +27,7 @@ ACCEPT, DENY = "[Accept]", "[Deny]"
 
 _LEAST_VALUE, _GREATEST_VALUE = 5, 40
 _AMOUNTS = (5, 25)
+_MOST = 999
 _ITEM = re.compile(r"([0-9]{1,3}) ([a-z]+)", re.ASCII)
 
 _RULES = (
@@ -64,7 +65,7 @@ class Offer:
 
 
 def read_offer(move: str) -> Offer | None:
-    """The offer that a move makes, or `None` if it makes none: amounts of 1 to 999, resources in either case."""
+    """The offer that a move makes, or `None` if it makes none: 1 to 999 of a resource in all, in either case."""
     text = bare_move(move)
     if not text.startswith("offer"):
         return None
@@ -79,6 +80,8 @@ def read_offer(move: str) -> Offer | None:
             if found is None or (name := found[2].capitalize()) not in BASE_VALUES or int(found[1]) == 0:
                 return None
             amounts[name] = amounts.get(name, 0) + int(found[1])
+            if amounts[name] > _MOST:
+                return None
         read.append(amounts)
     return Offer(*read)
 

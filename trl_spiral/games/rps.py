@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trl_spiral.games.base import Dealt, Match, Traits
+from trl_spiral.games.told import bare_move
 from trl_spiral.types import Ending, Observation
 
 
@@ -39,7 +40,7 @@ class RockPaperScissors(Dealt):
         return information_state(observation)
 
     def canonical(self, action: str) -> str | None:
-        move = f"[{action.strip().removeprefix('[').removesuffix(']').strip().lower()}]"
+        move = f"[{bare_move(action)}]"
         return move if move in THROWS else None
 
 

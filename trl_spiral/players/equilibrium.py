@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 
 from trl_spiral.games import kuhn, leduc, rps
-from trl_spiral.players.scripted import ScriptedPlayer
+from trl_spiral.players.scripted import ScriptedPlayer, drawn_move
 from trl_spiral.types import Observation
 
 
@@ -57,11 +56,7 @@ class EquilibriumPlayer(ScriptedPlayer):
                 "known here. Use 'random' or, in a game of perfect information, 'mcts'."
             )
 
-        def choose(observation: Observation) -> str:
-            moves = solve()[read(observation)]
-            return random.Random(observation.seed).choices(tuple(moves), tuple(moves.values()))[0]
-
-        super().__init__("equilibrium", choose)
+        super().__init__("equilibrium", lambda observation: drawn_move(solve()[read(observation)], observation))
 
 
 def kuhn_equilibrium(alpha: float = 1 / 3) -> dict[str, Mapping[str, float]]:

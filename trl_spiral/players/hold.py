@@ -8,7 +8,8 @@ from trl_spiral.players.scripted import ScriptedPlayer
 from trl_spiral.types import Observation
 
 
-PIG_DICE = "PigDice-v0-50"
+PIG_DICE = "PigDice-v0"
+"""Its variants, such as `PigDice-v0-50`, differ in how many points win, which the rules tell."""
 
 
 class HoldPlayer(ScriptedPlayer):
@@ -21,16 +22,18 @@ class HoldPlayer(ScriptedPlayer):
     Args:
         points (`int`, defaults to `20`):
             At least 1.
-        game (`str`, defaults to `"PigDice-v0-50"`):
-            What it is to play.
+        game (`str`, defaults to `"PigDice-v0"`):
+            What it is to play: that or one of its variants.
 
     Raises:
         ValueError: If it would never roll, or is to play another game.
     """
 
     def __init__(self, points: int = 20, game: str = PIG_DICE) -> None:
-        if game != PIG_DICE:
-            raise ValueError(f"There is no player that holds for {game}: it plays {PIG_DICE} alone. Use 'random'.")
+        if game != PIG_DICE and not game.startswith(f"{PIG_DICE}-"):
+            raise ValueError(
+                f"There is no player that holds for {game}: it plays {PIG_DICE} and its variants alone. Use 'random'."
+            )
         if points < 1:
             raise ValueError(f"`points` ({points}) must be at least 1: nobody wins without a roll. Use 20.")
         super().__init__(f"hold-{points}", self._choose_by_total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trl_spiral.types import Observation, Reply, Request, Turn
 
@@ -53,3 +53,8 @@ def random_move(observation: Observation) -> str:
             "scripted player that knows the game."
         )
     return random.Random(observation.seed).choice(observation.legal_actions)
+
+
+def drawn_move(moves: Mapping[str, float], observation: Observation) -> str:
+    """A move of a strategy, drawn by its probabilities from the observation's seed."""
+    return random.Random(observation.seed).choices(tuple(moves), tuple(moves.values()))[0]

@@ -63,7 +63,7 @@ def render(run: Run, warnings: Sequence[Warned] = (), plain: bool = False) -> st
         `str`: HTML. The same run gives the same page.
     """
     script = "(() => {\n" + "\n".join(map(_asset, _SCRIPTS)) + "\n})();"
-    lines = [json.dumps(_body(game), separators=(",", ":")) for game in run.games]
+    lines = [_json(_body(game)) for game in run.games]
     blocks = [_pack("\n".join(lines[at : at + BLOCK]), plain) for at in range(0, len(lines), BLOCK)]
     return _filled(
         _asset("page.html"),
@@ -71,7 +71,7 @@ def render(run: Run, warnings: Sequence[Warned] = (), plain: bool = False) -> st
             "title": html.escape(f"{run.name}: self-play report"),
             "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             "style": _asset("page.css"),
-            "run": _inert(json.dumps(_summary(run, warnings, plain), separators=(",", ":"))),
+            "run": _inert(_json(_summary(run, warnings, plain))),
             "blocks": "\n".join(f'<script type="text/plain" class="games">{block}</script>' for block in blocks),
             "script": script,
         },
@@ -86,6 +86,21 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
     """The template with each `{{name}}` replaced. One pass, so that nothing in a value is taken for a name."""
     head, *parts = template.split("{{")
     return head + "".join(values[name] + rest for name, _, rest in (part.partition("}}") for part in parts))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_without_infinities(value), separators=(",", ":"), allow_nan=False)
+
+
+def _without_infinities(value: Any) -> Any:
+    """Whatever is no number becomes `null`: a browser reads neither `NaN` nor `Infinity`, and would show nothing at all."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _without_infinities(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinities(one) for one in value]
+    return value
 
 
 def _inert(text: str) -> str:

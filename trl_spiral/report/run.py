@@ -121,15 +121,19 @@ def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Ru
 def _newest_state(root: Path) -> Mapping[str, Any] | None:
     """The trainer's state that has come furthest: the folder's own, or that of a checkpoint."""
     paths = [root / STATE, *(path / STATE for path in root.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))]
-    states = [_read(path) for path in paths if path.exists()]
+    states = [_read(path, "global_step", "max_steps", "log_history") for path in paths if path.exists()]
     return max(states, key=lambda state: state["global_step"], default=None)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path, *needed: str) -> dict[str, Any]:
+    """A file's JSON object, which holds at least what is needed."""
     try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not whole ({error}). Delete it to go on without it.") from error
+    if not isinstance(content, dict) or not content.keys() >= set(needed):
+        holding = f" that holds {', '.join(needed)}" if needed else ""
+        raise ValueError(f"{path} is no JSON object{holding}. Delete it to go on without it.")
     return content
 
 
@@ -141,7 +145,7 @@ def _newest_grades(folder: Path) -> list[dict[str, Any]]:
             newest[match[1]] = max(newest.get(match[1], (-1, path)), (int(match[2]), path))
     grades = []
     for _, (_, path) in sorted(newest.items()):
-        record = _read(path)
+        record = _read(path, "game", "step", "exploitability", "states")
         reached = sorted(record["states"], key=lambda state: (-state["reach"], state["state"]))
         grades.append({**record, "states": reached[:MOST_STATES], "states_in_all": len(reached)})
     return grades
