@@ -113,7 +113,7 @@ class TranscriptCallback(TrainerCallback):
         if not self.every or not state.is_world_process_zero or (step != 1 and step % self.every):
             return
         rollout = self.trainer.rollout_func
-        if False:
+        if rollout.episodes is self._evaluated:
             return
         rules = {game.name: game for game in rollout.games}
         self.log.append(
