@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["trl-spiral[eval]"]
+# dependencies = ["trl-spiral"]
 # ///
 """
 A language model learns true Kuhn poker by playing itself, and how far it is from perfect play is known exactly.

@@ -36,7 +36,17 @@ class TestReadRows:
         found = [read_rows(tmp_path / f"set.{kind}") for kind in ("jsonl", "json", "csv", "parquet")]
         assert found == [rows] * 4
 
+    def test_a_line_separator_inside_a_text_ends_no_row(self, tmp_path):
+        (tmp_path / "set.jsonl").write_text('{"q": "one\u2028two", "a": "3"}\n', encoding="utf-8")
+
+        assert read_rows(tmp_path / "set.jsonl") == [{"q": "one\u2028two", "a": "3"}]
+
+    def test_says_that_a_file_is_not_there(self, tmp_path):
+        with pytest.raises(ValueError, match=r"There is no file .*none.jsonl to read problems from"):
+            read_rows(tmp_path / "none.jsonl")
+
     def test_says_which_files_it_reads(self, tmp_path):
+        (tmp_path / "set.txt").touch()
         with pytest.raises(ValueError, match=r"set.txt is no .jsonl, .json, .csv or .parquet file"):
             read_rows(tmp_path / "set.txt")
 

@@ -85,14 +85,16 @@ def read_rows(path: str | os.PathLike[str]) -> Iterable[Mapping[str, Any]]:
             A `.jsonl`, `.json` (a list of objects), `.csv` or `.parquet` file.
 
     Raises:
-        ValueError: If the file is of another kind, or does not hold rows.
-        OSError: If it cannot be read.
+        ValueError: If there is no such file, it is of another kind, or it does not hold rows.
     """
     file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"There is no file {file} to read problems from. Look for a slip in `path`.")
     try:
         match file.suffix:
             case ".jsonl":
-                return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+                # Not `splitlines`, which also breaks at line separators inside a text.
+                return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
             case ".json":
                 rows: list[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
                 return rows
