@@ -1,0 +1,211 @@
+"""What a program comes to is the same wherever it runs: on this machine, in bubblewrap, and behind a server."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from trl_spiral.sandbox import (
+    Answer,
+    BubblewrapSandbox,
+    Ending,
+    Job,
+    Limits,
+    LocalSandbox,
+    RemoteSandbox,
+    Trial,
+    Verdict,
+)
+from trl_spiral.sandbox.server import SandboxServer
+
+
+# Little, so that those that use it up do so soon; wall time enough for a machine that is busy with other things.
+LIMITS = Limits(cpu_seconds=0.4, wall_seconds=3.0, memory_mb=256, output_bytes=4000)
+
+FINE = Ending.FINISHED
+DENIED = {"PermissionError", "FileNotFoundError", "OSError"}  # which of them, depends on what there is to be denied
+
+
+def answers(*values):
+    return tuple(Answer(value) for value in values)
+
+
+# Each with how it ends, what it prints, its answers, and the error that ended it.
+PROGRAMS: dict[str, tuple[Job, Ending, str, tuple[Answer, ...], str | set[str] | None]] = {
+    "output": (Job("import sys\nprint('é', 1, sep='\\n')"), FINE, "é\n1\n", (), None),
+    "errors are output": (Job("import sys\nprint('oh', file=sys.stderr)"), FINE, "oh\n", (), None),
+    "broken output": (Job("import os\nos.write(1, b'\\xff')"), FINE, "\ufffd", (), None),
+    "main": (Job("if __name__ == '__main__': print(1)"), FINE, "1\n", (), None),
+    "exit at the end": (Job("import sys\nprint(1)\nsys.exit(3)"), FINE, "1\n", (), None),
+    "calls": (
+        Job("n = 0\ndef f(x):\n    global n\n    n += x\n    return n", ("f(1)", "f(2)", "n")),
+        FINE,
+        "",
+        answers(1, 3, 3),
+        None,
+    ),
+    "values": (
+        Job("", ("None, True, -7, 2**100, 0.5, 1j", "'é', b'\\xff', [()], {1: {2}}", "frozenset({'a'})", "-0.0")),
+        FINE,
+        "",
+        answers((None, True, -7, 2**100, 0.5, 1j), ("é", b"\xff", [()], {1: {2}}), frozenset({"a"}), -0.0),
+        None,
+    ),
+    "calls that raise": (
+        Job("class Mine(Exception): pass\ndef f(): raise Mine", ("f()", "1 / 0", "1 +", "object()", "2")),
+        FINE,
+        "",
+        (
+            Answer(error="Mine"),
+            Answer(error="ZeroDivisionError"),
+            Answer(error="SyntaxError"),
+            Answer(error="NotPlain"),
+            Answer(2),
+        ),
+        None,
+    ),
+    "a kind of number": (
+        Job("class N(int): pass", ("N(1)", "[N(1)]")),
+        FINE,
+        "",
+        (Answer(error="NotPlain"),) * 2,
+        None,
+    ),
+    "syntax": (Job("def f(:"), Ending.SYNTAX_ERROR, "", (), "SyntaxError"),
+    "indentation": (Job("if 1:\nprint(1)"), Ending.SYNTAX_ERROR, "", (), "IndentationError"),
+    "raised": (Job("print(1)\n1 / 0", ("1",)), Ending.RAISED, None, (), "ZeroDivisionError"),
+    "no name": (Job("nobody"), Ending.RAISED, None, (), "NameError"),
+    "words that cannot be printed": (Job("raise ValueError('\\ud800')"), Ending.RAISED, None, (), "ValueError"),
+    "loop": (Job("while True: pass"), Ending.TIMEOUT, "", (), None),
+    "loop in a call": (Job("def f():\n    while True: pass", ("1", "f()")), Ending.TIMEOUT, "", answers(1), None),
+    "sleep": (Job("print(1, flush=True)\nimport time\ntime.sleep(60)"), Ending.TIMEOUT, "1\n", (), None),
+    "endless output": (Job("while True: print('x' * 99)"), Ending.OUTPUT_LIMIT, None, (), None),
+    "large value": (Job("", ("1", "'x' * 5000")), Ending.OUTPUT_LIMIT, "", answers(1), None),
+    "memory": (Job("x = bytearray(2**29)"), Ending.RAISED, None, (), "MemoryError"),
+    "leaves": (Job("import os\nprint(1, flush=True)\nos._exit(0)", ("1",)), Ending.KILLED, "1\n", (), "exit"),
+    "crashes": (Job("import ctypes\nctypes.string_at(0)"), Ending.KILLED, None, (), "SIGSEGV"),
+    "fork": (Job("import os\nos.fork()"), Ending.RAISED, None, (), DENIED),
+    "other programs": (Job("import os\nos.execv('/bin/true', ['true'])"), Ending.RAISED, None, (), DENIED),
+    "network": (Job("import socket\nsocket.socket()"), Ending.RAISED, None, (), DENIED),
+    "kill all": (Job("import os\nos.kill(-1, 9)"), Ending.RAISED, None, (), DENIED),
+    "read": (Job("open('/etc/passwd')"), Ending.RAISED, None, (), DENIED),
+    "write": (Job("open('/tmp/made-by-a-test', 'w')"), Ending.RAISED, None, (), DENIED),
+    "environment": (
+        Job("import os", ("'PATH' in os.environ", "os.environ.get('TRL_SPIRAL_SANDBOX_TOKEN')")),
+        FINE,
+        "",
+        answers(False, None),
+        None,
+    ),
+    "nothing": (Job(""), FINE, "", (), None),
+}
+SEEDED = [Job("", ("hash('a')",), seed) for seed in (1, 1, 2)]
+
+TRIALS: dict[str, tuple[Trial, bool, str | None, Ending]] = {
+    "passes": (Trial("def f(x):\n    return x + 1", "assert f(1) == 2\nassert f(x=2) == 3", ("f",)), True, None, FINE),
+    "fails": (
+        Trial("def f(x): return 2", "assert f(1) == 2\nassert f(2) == 3", ("f",)),
+        False,
+        "AssertionError",
+        FINE,
+    ),
+    "raises": (Trial("def f(): return {}[1]", "f()", ("f",)), False, "KeyError", FINE),
+    "raises as it should": (
+        Trial("def f(): return {}[1]", "try:\n    f()\nexcept KeyError: pass\nelse: assert 0", ("f",)),
+        True,
+        None,
+        FINE,
+    ),
+    "has no such name": (Trial("g = 1", "f()", ("f",)), False, "NameError", FINE),
+    "syntax": (Trial("def f(:", "f()", ("f",)), False, "SyntaxError", Ending.SYNTAX_ERROR),
+    "loops": (Trial("def f():\n    while True: pass", "f()", ("f",)), False, "Timeout", Ending.TIMEOUT),
+    "leaves": (Trial("import os\ndef f(): os._exit(0)", "f()", ("f",)), False, "Killed", Ending.KILLED),
+    "leaves at once": (Trial("import os\nos._exit(0)", "assert f() == 1", ("f",)), False, "Killed", Ending.KILLED),
+    "equals all": (
+        Trial("class A:\n    def __eq__(self, other): return True\ndef f(): return A()", "assert f() == 1", ("f",)),
+        False,
+        "NotPlain",
+        FINE,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=["local", "bubblewrap", "remote"])
+def sandbox(request):
+    """One for all tests of a backend, or a reason to skip them."""
+    try:
+        found = (BubblewrapSandbox if request.param == "bubblewrap" else LocalSandbox)(LIMITS, workers=2)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    with found:
+        if request.param != "remote":
+            yield found
+            return
+        with SandboxServer(found, LIMITS, token="t") as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            with RemoteSandbox(server.url, "t") as remote:
+                yield remote
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def outcomes(sandbox):
+    """All programs in one batch, so that good ones run beside bad ones, and after them."""
+    return dict(zip(PROGRAMS, sandbox.run([job for job, *_ in PROGRAMS.values()]), strict=True))
+
+
+@pytest.fixture(scope="module")
+def verdicts(sandbox):
+    return dict(zip(TRIALS, sandbox.judge([trial for trial, *_ in TRIALS.values()]), strict=True))
+
+
+class TestSandbox:
+    @pytest.mark.parametrize("name", PROGRAMS)
+    def test_says_how_a_program_ended(self, name, outcomes):
+        _, ending, output, answered, error = PROGRAMS[name]
+        outcome = outcomes[name]
+
+        assert (outcome.ending, outcome.answers) == (ending, answered)
+        assert outcome.error in error if isinstance(error, set) else outcome.error == error
+        assert output is None or outcome.output == output
+        assert len(outcome.output) <= LIMITS.output_bytes
+        assert 0 < outcome.cpu_seconds < 1
+
+    def test_tells_values_by_their_exact_types(self, outcomes):
+        values = outcomes["values"].answers
+
+        assert repr(values) == repr(PROGRAMS["values"][3])  # `True` is 1 and -0.0 is 0.0 for `==`
+
+    def test_hashes_as_the_seed_says(self, sandbox):
+        (one,), (same,), (other,) = (outcome.answers for outcome in sandbox.run(SEEDED))
+
+        assert one == same
+        assert one != other
+
+    @pytest.mark.parametrize("name", TRIALS)
+    def test_says_whether_a_program_passed(self, name, verdicts):
+        _, passed, error, ending = TRIALS[name]
+
+        assert verdicts[name] == Verdict(passed, error, ending)
+
+    def test_does_nothing_when_asked_for_nothing(self, sandbox):
+        assert (sandbox.run([]), sandbox.judge([])) == ([], [])
+
+    def test_serves_several_threads(self, sandbox):
+        told = {}
+
+        def ask(thread):
+            told[thread] = [each.output for each in sandbox.run([Job(f"print({thread}, {n})") for n in range(3)])]
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert told == {thread: [f"{thread} {n}\n" for n in range(3)] for thread in range(3)}
+
+    def test_left_no_file(self, sandbox, outcomes):
+        assert not Path("/tmp/made-by-a-test").exists()

@@ -1,0 +1,166 @@
+"""What the kernel is asked to enforce, checked without it where that can be."""
+
+import errno
+import platform
+import re
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from trl_spiral.sandbox import CannotContain, Limits, LocalSandbox, kernel, landlock, seccomp
+
+
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*, include/uapi/linux/audit.h
+# Where Debian's `linux-libc-dev` puts the numbers; `stat` of files has another name there.
+HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+ALLOW, KILL = 0x7FFF0000, 0x80000000  # SECCOMP_RET_*, include/uapi/linux/seccomp.h
+DENY, MISSING = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+
+# Numbers as x86_64, aarch64, from the same headers.
+FORK, CLONE, CLONE3, EXECVE, OPENAT, SOCKET, SOCKETPAIR = (
+    (57, None),
+    (56, 220),
+    (435, 435),
+    (59, 221),
+    (257, 56),
+    (41, 198),
+    (53, 199),
+)
+SENDTO, FCNTL, IOCTL, PRLIMIT, KILL_CALL, MKDIRAT, READ = (
+    (44, 206),
+    (72, 25),
+    (16, 29),
+    (302, 261),
+    (62, 129),
+    (258, 34),
+    (0, 63),
+)
+
+
+def verdict(filter, architecture, number, *arguments):
+    """What a filter says of a system call: an interpreter of the five instructions that ours are made of."""
+    data = struct.pack("<iIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
+    steps = list(struct.iter_unpack("<HBBI", filter))
+    at = held = 0
+    while True:
+        code, if_true, if_false, value = steps[at]
+        at += 1
+        if code == 0x20:
+            held = struct.unpack_from("<I", data, value)[0]
+        elif code == 0x54:
+            held &= value
+        elif code == 0x15:
+            at += if_true if held == value else if_false
+        elif code == 0x35:
+            at += if_true if held >= value else if_false
+        else:
+            assert code == 0x06
+            return value
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def machine(request, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: request.param)
+    return request.param
+
+
+class TestSeccomp:
+    def ask(self, machine, numbers, *arguments, writes=False, threads=False):
+        number = numbers[list(ARCHITECTURES).index(machine)]
+        return (
+            DENY
+            if number is None
+            else verdict(seccomp.build(writes, threads), ARCHITECTURES[machine], number, *arguments)
+        )
+
+    def test_allows_reading(self, machine):
+        assert self.ask(machine, READ, 0, 4096, 100) == ALLOW
+        assert self.ask(machine, OPENAT, -100 & 0xFFFFFFFF, 4096, 0o2000000) == ALLOW  # O_CLOEXEC
+
+    @pytest.mark.parametrize("numbers", [FORK, CLONE, EXECVE, SOCKET, KILL_CALL, MKDIRAT])
+    def test_denies_what_it_does_not_name(self, machine, numbers):
+        assert self.ask(machine, numbers) == DENY
+
+    @pytest.mark.parametrize("flags", [0o1, 0o2, 0o100, 0o1000, 0o20200000])  # WRONLY, RDWR, CREAT, TRUNC, TMPFILE
+    def test_opens_files_for_writing_only_where_some_may_be_written(self, machine, flags):
+        assert self.ask(machine, OPENAT, 0, 0, flags) == DENY
+        assert self.ask(machine, OPENAT, 0, 0, flags, writes=True) == ALLOW
+        assert self.ask(machine, MKDIRAT, writes=True) == ALLOW
+
+    def test_starts_threads_only_where_they_may_be_and_never_processes(self, machine):
+        thread, process = 0x003D0F00, 0x01200011  # the flags of glibc's pthread_create, and of its fork
+
+        assert self.ask(machine, CLONE, thread) == DENY
+        assert self.ask(machine, CLONE, thread, threads=True) == ALLOW
+        assert self.ask(machine, CLONE, process, threads=True) == DENY
+        assert self.ask(machine, CLONE3, threads=True) == MISSING
+
+    def test_looks_at_arguments(self, machine):
+        assert self.ask(machine, FCNTL, 3, 3) == ALLOW  # F_GETFL
+        assert self.ask(machine, FCNTL, 3, 8, 1) == DENY  # F_SETOWN
+        assert self.ask(machine, IOCTL, 3, 0x5401) == ALLOW  # TCGETS
+        assert self.ask(machine, IOCTL, 3, 0x5412) == DENY  # TIOCSTI, which types into the terminal
+        assert self.ask(machine, SOCKETPAIR, 1, 1 | 0o2000000) == ALLOW  # a stream, with SOCK_CLOEXEC
+        assert self.ask(machine, SOCKETPAIR, 1, 2) == DENY
+        assert self.ask(machine, SOCKETPAIR, 2, 1) == DENY
+        assert self.ask(machine, SENDTO, 3, 4096, 1, 0, 0) == ALLOW
+        assert self.ask(machine, SENDTO, 3, 4096, 1, 0, 1 << 32) == DENY  # an address whose lower half is 0
+        assert self.ask(machine, PRLIMIT, 0, 7, 0, 4096) == ALLOW
+        assert self.ask(machine, PRLIMIT, 0, 7, 4096, 0) == DENY
+
+    def test_kills_what_speaks_another_architectures_numbers(self, machine):
+        filter = seccomp.build(False, False)
+
+        assert verdict(filter, 0x40000003, 0) == KILL  # i386
+        assert verdict(filter, ARCHITECTURES[machine], 0x40000000) == (KILL if machine == "x86_64" else DENY)  # x32
+
+    def test_has_the_numbers_of_the_headers(self, machine):
+        if not HEADERS[machine].exists():
+            pytest.skip(f"{HEADERS[machine]} is not installed")
+        text = HEADERS[machine].read_text()
+        known = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
+        known["newfstatat"] = known.get("newfstatat", known.get("fstatat"))
+        ours = {**seccomp._ALLOWED, **seccomp._FOR_WRITING}
+        column = list(ARCHITECTURES).index(machine)
+
+        assert {name: numbers[column] for name, numbers in ours.items()} == {name: known.get(name) for name in ours}
+
+    def test_fits_into_the_kernel(self):
+        # BPF_MAXINSNS, include/uapi/linux/bpf_common.h
+        assert len(seccomp.build(True, True)) // 8 <= 4096
+
+
+class TestCheck:
+    def test_names_what_lacks_and_the_ways_out(self, monkeypatch):
+        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.setattr(landlock, "version", lambda: 0)
+        monkeypatch.setattr(seccomp, "is_there", lambda: False)
+
+        with pytest.raises(CannotContain) as raised:
+            LocalSandbox()
+        for word in ("seccomp", "Landlock", "BubblewrapSandbox", "RemoteSandbox", "allow_degraded=True", "doctor"):
+            assert word in str(raised.value)
+        kernel.check(Limits(), allow_degraded=True)
+
+    def test_refuses_writing_where_truncating_cannot_be_contained(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.setattr(landlock, "version", lambda: 2)
+        monkeypatch.setattr(seccomp, "is_there", lambda: True)
+
+        kernel.check(Limits(), allow_degraded=False)
+        with pytest.raises(CannotContain, match="`writable` needs version 3 of Landlock"):
+            kernel.check(Limits(writable=(str(tmp_path),)), allow_degraded=False)
+
+    @pytest.mark.parametrize("system", ["darwin", "win32"])
+    def test_sends_other_systems_elsewhere(self, system, monkeypatch):
+        monkeypatch.setattr(sys, "platform", system)
+
+        for allowed in (False, True):
+            with pytest.raises(CannotContain, match="needs Linux.*RemoteSandbox"):
+                LocalSandbox(allow_degraded=allowed)
+        assert [layer.found for layer in kernel.features()] == [None] * 6

@@ -1,0 +1,81 @@
+"""What a program does not get to see: the trainer's environment, files and memory, and other programs."""
+
+import os
+import secrets
+
+import pytest
+
+from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, kernel
+
+
+LACKING = [layer.name for layer in kernel.features() if layer.needed and layer.found is None]
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"this kernel lacks {', '.join(LACKING)}")
+
+# Looks through all memory that the process has for a half of a key that the other half follows: the halves themselves stand
+# apart. One key it makes itself, so that a search which finds nothing at all is not taken for a good sign.
+SEARCH = """
+import ctypes, os
+first, second = {first!r}, {second!r}
+own = "".join(["own key ", first[::-1], second[::-1]])
+found = []
+for line in open("/proc/self/maps"):
+    span, rights, *rest = line.split()
+    if rights.startswith("r") and rest[-1] not in ("[vvar]", "[vsyscall]", "[vvar_vclock]"):
+        start, end = (int(part, 16) for part in span.split("-"))
+        memory = ctypes.string_at(start, end - start)
+        for what, half, rest in (("own", first[::-1], second[::-1]), ("planted", first, second)):
+            at = memory.find(half.encode())
+            while at >= 0:
+                if memory[at + len(half) : at + len(half) + len(rest)] == rest.encode():
+                    found.append(what)
+                at = memory.find(half.encode(), at + 1)
+        del memory
+def reads(path):
+    try:
+        return open(path, "rb").read()
+    except OSError:
+        return b""
+"""
+
+
+class TestSecrets:
+    def test_nothing_of_the_trainer_is_in_what_a_program_can_read(self, monkeypatch, tmp_path):
+        first, second = secrets.token_hex(12), secrets.token_hex(12)
+        monkeypatch.setenv("HF_TOKEN", first + second)
+        (tmp_path / "token").write_text(first + second)
+        trainer = [os.getpid(), first + second]
+        paths = [
+            f"/proc/{trainer[0]}/environ",
+            "/proc/self/environ",
+            "/proc/thread-self/environ",
+            str(tmp_path / "token"),
+        ]
+        # /proc is opened up to it only so that it finds its way in its own memory.
+        with LocalSandbox(Limits(10.0, 20.0, 1024, readable=("/proc",)), workers=1) as sandbox:
+            (searched,) = sandbox.run(
+                [
+                    Job(
+                        SEARCH.format(first=first, second=second),
+                        ("found", "list(os.environ)", f"[first.encode() in reads(path) for path in {paths}]"),
+                    )
+                ]
+            )
+
+        assert searched.ending is Ending.FINISHED, searched
+        found, environment, read = (answer.value for answer in searched.answers)
+        assert "own" in found
+        assert "planted" not in found
+        assert set(environment) <= {"LC_CTYPE"}  # which Python itself sets where there is no locale
+        assert read == [False] * len(paths)
+
+    def test_one_program_finds_nothing_of_another(self):
+        key = secrets.token_hex(12)
+        everything = "[gc.get_objects(), [vars(m) for m in list(sys.modules.values()) if hasattr(m, '__dict__')]]"
+        with LocalSandbox(Limits(output_bytes=1 << 24), workers=1) as sandbox:
+            spoken, looked = sandbox.run(
+                [Job(f"key = '{key}'", (f"'{key}'",)), Job("import gc, sys", (f"repr({everything})",))]
+            )
+
+        assert spoken.answers[0].value == key
+        assert len(looked.answers[0].value) > 10_000
+        assert key not in looked.answers[0].value

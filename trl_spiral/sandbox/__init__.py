@@ -1,0 +1,23 @@
+"""
+Running code that a model wrote: contained, limited, and told nothing that it could cheat with.
+
+Sandboxes are looked up when they are first used, as the helper process imports this package and needs none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from trl_spiral.sandbox.base import Answer, CannotContain, Ending, Job, Limits, Outcome, Sandbox, Trial, Verdict
+
+
+_SANDBOXES = {"BubblewrapSandbox": "bubblewrap", "LocalSandbox": "local", "RemoteSandbox": "remote"}
+
+__all__ = ["Answer", "CannotContain", "Ending", "Job", "Limits", "Outcome", "Sandbox", "Trial", "Verdict", *_SANDBOXES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SANDBOXES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_SANDBOXES[name]}"), name)

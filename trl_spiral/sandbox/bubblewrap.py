@@ -1,0 +1,108 @@
+"""The sandbox of this machine with a second wall: namespaces, by bubblewrap (https://github.com/containers/bubblewrap)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+from trl_spiral.sandbox import seccomp
+from trl_spiral.sandbox.base import CannotContain, Limits
+from trl_spiral.sandbox.helper import ROOT
+from trl_spiral.sandbox.local import LocalSandbox
+
+
+# `--die-with-parent` is meant for the *thread* that started it, which here waits for the program. /proc is for the helper
+# process, and shows no process of outside; programs cannot read it.
+_NAMESPACES = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--proc", "/proc")
+# Where systems keep shared libraries, of which modules of Python's own library need some.
+_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
+_WAIT = 30.0  # seconds for a program that does nothing
+
+
+class BubblewrapSandbox(LocalSandbox):
+    """
+    Runs programs in contained processes of this machine, each in namespaces of its own besides.
+
+    Whatever [`LocalSandbox`] does holds here, too. In addition a program sees no process but its own and those of its helper,
+    no network device, and no file but Python's library and what the limits name; and each has a new Python process, which
+    shares nothing with another's. That costs the start of one for each program. A trial's tests share the namespaces of the
+    program, though not its process.
+
+    Args:
+        limits ([`Limits`], *optional*):
+            What each program may use.
+        workers (`int`, *optional*):
+            Programs at once; one for each core that this process may use by default.
+        allow_degraded (`bool`, defaults to `False`):
+            Whether to do without seccomp where this machine's kernel lacks it. Without Landlock it does, since bubblewrap
+            hides the files as well.
+
+    Raises:
+        CannotContain: If bubblewrap is missing or cannot make namespaces here, or the kernel lacks seccomp, and that is not
+            allowed.
+        ValueError: If `workers` is not positive, or a path of the limits does not exist.
+    """
+
+    def __init__(self, limits: Limits | None = None, workers: int | None = None, allow_degraded: bool = False) -> None:
+        filtered = sys.platform == "linux" and seccomp.is_there()
+        super().__init__(limits, workers, allow_degraded or filtered)
+
+    def _prefix(self) -> list[str]:
+        prefix = command(self.limits)
+        try:
+            done = subprocess.run(
+                [*prefix, sys.executable, "-I", "-S", "-c", ""],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env={},
+                timeout=_WAIT,
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotContain(f"Bubblewrap has not started Python within {_WAIT:g} seconds.") from None
+        if done.returncode != 0:
+            raise CannotContain(
+                f"Bubblewrap cannot run Python here ({done.stderr.strip()}). Allow unprivileged user namespaces, in the "
+                "kernel and in the container around us, or use `LocalSandbox` or `RemoteSandbox`."
+            )
+        return prefix
+
+
+def command(limits: Limits) -> list[str]:
+    """The command that runs another one in namespaces, up to where that other one begins."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise CannotContain(
+            "Bubblewrap is not installed: there is no `bwrap` in PATH. Install your system's package `bubblewrap`, or use "
+            "`LocalSandbox` or `RemoteSandbox`."
+        )
+    return [bwrap, *_NAMESPACES, *_files(limits), "--remount-ro", "/", "--chdir", "/", "--"]
+
+
+def _files(limits: Limits) -> list[str]:
+    """What there is in the new root, which is empty at first."""
+    python = os.path.realpath(sys.executable)
+    options = ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for path in _LIBRARIES:
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]  # where all is kept below /usr
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    # Python itself: its library, its own shared library beside it, and the program, through the link that names it. A virtual
+    # environment says in a file where the rest of its Python is.
+    needed = {os.path.dirname(os.__file__), f"{sys.base_exec_prefix}/{sys.platlibdir}", f"{sys.base_exec_prefix}/lib"}
+    for path in [*sorted(needed), f"{sys.prefix}/pyvenv.cfg"]:
+        options += ["--ro-bind-try", path, path]
+    options += ["--ro-bind", python, python]
+    if python != sys.executable:
+        options += ["--symlink", python, sys.executable]
+    # What the helper process imports of ours.
+    for name in ("__init__.py", "sandbox"):
+        options += ["--ro-bind", f"{ROOT}/trl_spiral/{name}", f"{ROOT}/trl_spiral/{name}"]
+    for path in limits.readable:
+        options += ["--ro-bind", path, path]
+    for path in limits.writable:
+        options += ["--bind", path, path]
+    return options

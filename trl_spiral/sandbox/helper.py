@@ -1,0 +1,278 @@
+"""The parent's side of a helper process and of its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trl_spiral.sandbox.base import Answer, Ending, Limits, Outcome
+from trl_spiral.sandbox.child import MOST_SOURCE
+from trl_spiral.sandbox.program import MOST_WORDS
+from trl_spiral.sandbox.values import Malformed, decode, encode, send, split
+from trl_spiral.sandbox.zygote import COMMAND, REPORT
+
+
+ROOT = str(Path(__file__).parents[2])
+START = "import sys; sys.path.append(sys.argv[1]); from trl_spiral.sandbox import zygote; zygote.main()"
+CHUNK = 1 << 16
+SLACK = 1024  # bytes that messages take beside values
+PER_CALL = 16  # more for each answer
+# The kernel counts processor time in two ways. On a virtual machine with more to do than cores, the one that the limit goes by
+# has been seen a quarter ahead of the one that is reported.
+LATE = 0.5  # of the limit: whom SIGKILL meets after that has met the limit; nobody but the kernel and we can send it
+_LAST = (Ending.FINISHED, Ending.SYNTAX_ERROR, Ending.RAISED, Ending.OUTPUT_LIMIT)  # what a child may say of itself
+
+
+class HelperLost(RuntimeError):
+    """A helper process has ended, or cannot fork or contain its children."""
+
+
+class Child:
+    """
+    One contained process, as its parent sees it.
+
+    Args:
+        job (`tuple`):
+            Its job, plain values.
+        limits ([`Limits`]):
+            What it may use.
+        calls (`int`, defaults to `0`):
+            How many answers it owes.
+        prints (`bool`, defaults to `True`):
+            Whether what it prints is wanted.
+    """
+
+    def __init__(self, job: tuple[Any, ...], limits: Limits, calls: int = 0, prints: bool = True) -> None:
+        self.limits = limits
+        self.calls = calls
+        self.socket, self.far_socket = socket.socketpair()
+        self.socket.setblocking(False)
+        data = encode(job, MOST_SOURCE)
+        self.unsent = memoryview(len(data).to_bytes(4, "big") + data)
+        self.received = bytearray()
+        self.room = limits.output_bytes + SLACK + PER_CALL * calls
+        self.contained = False
+        self.answers: list[Answer] = []
+        self.last: tuple[Ending, str | None, str] | None = None
+        self.output = bytearray()
+        if prints:
+            self.pipe, self.far_pipe = os.pipe()
+            os.set_blocking(self.pipe, False)
+        else:
+            self.pipe, self.far_pipe = -1, os.open(os.devnull, os.O_WRONLY)
+        self.too_much = self.malformed = False
+        # Once it has been waited for:
+        self.status: int | None = None
+        self.cpu_seconds = 0.0
+        self.out_of_time = False
+
+    def hand_over(self) -> list[int]:
+        """The far ends, which the child is to have; close them when it does."""
+        return [self.far_socket.fileno(), self.far_pipe]
+
+    def close_far_ends(self) -> None:
+        """Closes what only the child needs."""
+        self.far_socket.close()
+        if self.far_pipe >= 0:
+            os.close(self.far_pipe)
+            self.far_pipe = -1
+
+    def close(self) -> None:
+        """Closes all descriptors."""
+        self.close_far_ends()
+        self.socket.close()
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+
+    def write(self) -> None:
+        """Sends of the job what fits now."""
+        try:
+            sent = self.socket.send(self.unsent)
+        except BlockingIOError:
+            return
+        except OSError:  # it is gone: its wait status tells more
+            sent = len(self.unsent)
+        self.unsent = self.unsent[sent:]
+
+    def read_socket(self) -> bool:
+        """Takes messages that are there. `False` when none are, now or ever again."""
+        try:
+            data = self.socket.recv(CHUNK)
+        except OSError:  # nothing there; or reset, by a child that ended without having read its job
+            return False
+        self.received += data
+        self.room -= len(data)
+        self.too_much |= self.room < 0
+        try:
+            for message in split(self.received):
+                self._take(decode(message))
+        except Malformed:
+            self.malformed = True
+        return bool(data) and not self.broken
+
+    def read_pipe(self) -> bool:
+        """Takes output that is there. `False` when none is, now or ever again."""
+        try:
+            data = os.read(self.pipe, CHUNK)
+        except BlockingIOError:
+            return False
+        room = self.limits.output_bytes - len(self.output)
+        self.output += data[:room]
+        self.too_much |= len(data) > room
+        return bool(data) and not self.broken
+
+    def drain(self) -> None:
+        """Takes all that it left behind; it has ended, so that no more comes."""
+        while not self.broken and self.read_socket():
+            pass
+        while not self.broken and self.pipe >= 0 and self.read_pipe():
+            pass
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case "contained" if not self.contained:
+                self.contained = True
+                return
+            case (True, value) if self.contained and self.last is None and len(self.answers) < self.calls:
+                self.answers.append(Answer(value))
+                return
+            case (False, str(error)) if self.contained and self.last is None and len(self.answers) < self.calls:
+                self.answers.append(Answer(error=_printable(error)))
+                return
+            case (str(ending), str(error), str(words)) if self.contained and self.last is None:
+                if ending in _LAST and (ending != Ending.FINISHED or len(self.answers) == self.calls):
+                    self.last = (Ending(ending), _printable(error) or None, _printable(words))
+                    return
+        raise Malformed("a child says what it cannot have to say")
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has said too much, or nonsense, and is to be killed."""
+        return self.too_much or self.malformed
+
+    def outcome(self) -> Outcome:
+        """
+        What came of it, after it has ended.
+
+        Raises:
+            HelperLost: If it has never been contained.
+        """
+        ending, error, words = self._ending()
+        output = self.output.decode("utf-8", "replace")
+        return Outcome(ending, output, tuple(self.answers), error, words, self.cpu_seconds)
+
+    def _ending(self) -> tuple[Ending, str | None, str]:
+        assert self.status is not None, "it has not ended yet"
+        if self.too_much:
+            return Ending.OUTPUT_LIMIT, None, ""
+        if self.out_of_time:
+            return Ending.TIMEOUT, None, ""
+        if not self.contained:
+            raise HelperLost("A child of the sandbox ended before it was contained.")
+        if self.malformed:
+            return Ending.KILLED, "protocol", ""
+        if os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            if number == signal.SIGKILL and self.cpu_seconds > LATE * self.limits.cpu_seconds:
+                return Ending.TIMEOUT, None, ""
+            name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+            return Ending.KILLED, name, ""
+        if self.last is None or self.status != 0:
+            return Ending.KILLED, "exit", ""
+        return self.last
+
+
+def _printable(text: str) -> str:
+    """What a program says of itself, cut short and without what UTF-8 lacks: it will be printed and logged."""
+    return text[:MOST_WORDS].encode("utf-8", "replace").decode()
+
+
+class Helper:
+    """
+    A helper process, and what has been heard of its children.
+
+    Args:
+        limits ([`Limits`]):
+            What a program may use.
+        hash_seed (`int`):
+            Seed of string hashes.
+        prefix (`Sequence[str]`, defaults to none):
+            Command that starts it.
+    """
+
+    def __init__(self, limits: Limits, hash_seed: int, prefix: Sequence[str] = ()) -> None:
+        self.control, far = socket.socketpair()
+        with far:
+            # No warnings: what Python thinks of a program is not what the program prints, and changes with its version.
+            # `-I` is `-E -P -s`, and would ignore the seed; with no environment but the seed, `-E` adds nothing.
+            options = ["-P", "-s", "-S", "-B", "-W", "ignore"]
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, *options, "-c", START, ROOT, str(far.fileno())],
+                env={"PYTHONHASHSEED": str(hash_seed)},
+                pass_fds=[far.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # and errors, as soon as it has started
+                start_new_session=True,  # an interrupt from the keyboard is for the trainer to handle
+            )
+        with suppress(BrokenPipeError):  # it has ended already, which the first command finds out
+            send(self.control.fileno(), encode(asdict(limits), CHUNK))
+        self.children: dict[int, Child] = {}
+        self.started = 0
+        self.heard = bytearray()
+
+    def fork(self, child: Child, wall_seconds: float, *more: int) -> None:
+        """Has it fork a child, which gets its far ends and what descriptors are named besides."""
+        self.children[self.started] = child
+        self._command(b"F", self.started, wall_seconds, child.hand_over() + list(more))
+        child.close_far_ends()
+        self.started += 1
+
+    def kill(self, child: Child) -> None:
+        """Has it kill a child."""
+        for number, each in self.children.items():
+            if each is child:
+                self._command(b"K", number, 0.0, [])
+
+    def hear(self) -> None:
+        """
+        Takes what it reports: children that have ended.
+
+        Raises:
+            HelperLost: If it has ended itself.
+        """
+        try:
+            data = self.control.recv(CHUNK)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise HelperLost("The helper process of the sandbox has ended.")
+        self.heard += data
+        while len(self.heard) >= REPORT.size:
+            number, status, cpu_seconds, out_of_time = REPORT.unpack_from(self.heard)
+            del self.heard[: REPORT.size]
+            child = self.children.pop(number)
+            child.status, child.cpu_seconds, child.out_of_time = status, cpu_seconds, out_of_time
+
+    def _command(self, order: bytes, number: int, seconds: float, descriptors: list[int]) -> None:
+        try:
+            socket.send_fds(self.control, [COMMAND.pack(order, number, seconds)], descriptors)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise HelperLost("The helper process of the sandbox has ended.") from error
+
+    def close(self) -> None:
+        """Ends it and its children."""
+        self.control.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,91 @@
+"""
+Which files a program may open, through Landlock (https://docs.kernel.org/userspace-api/landlock.html).
+
+Nothing but what is named here. Without it a program could read what its user can: keys, data sets, `/proc`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from trl_spiral.sandbox.libc import system_call
+
+
+# include/uapi/linux/landlock.h; these three numbers are the same on every architecture.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION, _PATH_BENEATH = 1, 1
+_WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
+_REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+_REFER = 1 << 13  # moving a file from one folder to another
+_FOR_WRITING = _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER
+_FILE_RIGHTS_SINCE = {1: 13, 2: 14, 3: 15, 5: 16}  # how many rights on files there are, from which version on
+NETWORK_SINCE, SCOPES_SINCE, TRUNCATE_SINCE = 4, 6, 3
+
+
+def version() -> int:
+    """Version of Landlock's interface in this kernel, or 0 if it has none or has it switched off."""
+    try:
+        return system_call(_CREATE_RULESET, None, 0, _VERSION)
+    except OSError:
+        return 0
+
+
+def build(readable: tuple[str, ...], writable: tuple[str, ...]) -> int:
+    """
+    Rules that allow the standard library, and the paths that are named.
+
+    Returns:
+        `int`: A descriptor, to be given to [`restrict`].
+    """
+    abi = version()
+    files = (1 << max(rights for since, rights in _FILE_RIGHTS_SINCE.items() if since <= abi)) - 1
+    network = 0b11 if abi >= NETWORK_SINCE else 0  # binding and connecting TCP sockets
+    scopes = 0b11 if abi >= SCOPES_SINCE else 0  # abstract unix sockets of others, signals to others
+    handled = struct.pack("=QQQ", files, network, scopes)
+    rules = system_call(_CREATE_RULESET, ctypes.c_char_p(handled), len(handled), 0)
+    for path in standard_library():
+        _allow(rules, path, _READ_FILE)
+    for path in map(Path, sys.path):
+        _allow(rules, path, _READ_DIR)  # the finder of modules lists it
+    for path in map(Path, readable):
+        _allow(rules, path, _READ_FILE | _READ_DIR)
+    for path in map(Path, writable):
+        _allow(rules, path, (_READ_FILE | _READ_DIR | _FOR_WRITING) & files)
+    return rules
+
+
+def restrict(rules: int) -> None:
+    """Puts the calling process under rules, for good."""
+    system_call(_RESTRICT_SELF, rules, 0)
+
+
+def standard_library() -> Iterator[Path]:
+    """What lies in the standard library's folders, third-party packages excepted, and the folders of C libraries."""
+    for folder in map(Path, sys.path):
+        if folder.is_dir():
+            yield from (path for path in folder.iterdir() if path.name not in ("site-packages", "dist-packages"))
+        else:
+            yield folder  # the zipped one, which hardly any Python has
+    # Of extension modules, such as libffi of `ctypes`: they lie where libc lies, or beside Python.
+    mapped = (line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines())
+    yield from {Path(path).parent for path in mapped if ".so" in path and "lib-dynload" not in path}
+    yield from Path(sys.base_prefix, "lib").glob("lib*.so*")
+
+
+def _allow(rules: int, path: Path, rights: int) -> None:
+    try:
+        beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not path.is_dir():
+            rights &= _READ_FILE | _WRITE_FILE | _TRUNCATE  # what a file can have
+        rule = struct.pack("=Qi", rights, beneath)
+        system_call(_ADD_RULE, rules, _PATH_BENEATH, ctypes.c_char_p(rule), 0)
+    finally:
+        os.close(beneath)
