@@ -12,7 +12,8 @@ import pytest
 
 from trl_spiral.evaluation import grading
 from trl_spiral.evaluation.grading import Verdict, boxed_answer, check_can_grade, grade
-from trl_spiral.evaluation.maths_sets import get_maths_set, problems_in, read_rows
+from trl_spiral.evaluation.maths_sets import get_maths_set, problems_in
+from trl_spiral.evaluation.problem_files import read_rows
 
 
 CORRECT, WRONG, TIMEOUT = Verdict.CORRECT, Verdict.WRONG, Verdict.TIMEOUT

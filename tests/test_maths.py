@@ -1,6 +1,5 @@
 """Maths problems: how sets are read, how a model is asked, and what its replies come to."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -9,7 +8,8 @@ import pytest
 from trl_spiral.cli import main
 from trl_spiral.evaluation.grading import Verdict
 from trl_spiral.evaluation.maths import MATHS_PROMPTS, Attempt, answer_problems, maths_prompt, summarize
-from trl_spiral.evaluation.maths_sets import MATHS_SETS, MathsSet, Problem, get_maths_set, problems_in, read_rows
+from trl_spiral.evaluation.maths_sets import MATHS_SETS, MathsSet, Problem, get_maths_set, problems_in
+from trl_spiral.evaluation.problem_files import read_rows
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer
 from trl_spiral.types import Reply, Sampling
@@ -17,44 +17,6 @@ from trl_spiral.types import Reply, Sampling
 
 TINY = Path(__file__).with_name("maths")
 OWN = MathsSet("own", "nobody/nothing", "test", "q", "a")
-
-
-class TestReadRows:
-    def test_reads_the_same_from_every_kind_of_file(self, tmp_path):
-        import pyarrow
-        import pyarrow.parquet
-
-        rows = [{"q": "What is 1+1?", "a": "2"}, {"q": "And, ‘x’\n2+2?", "a": "4"}]
-        (tmp_path / "set.jsonl").write_text("".join(json.dumps(row) + "\n\n" for row in rows))
-        (tmp_path / "set.json").write_text(json.dumps(rows))
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "set.parquet")
-        with (tmp_path / "set.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, ["q", "a"])
-            writer.writeheader()
-            writer.writerows(rows)
-
-        found = [read_rows(tmp_path / f"set.{kind}") for kind in ("jsonl", "json", "csv", "parquet")]
-        assert found == [rows] * 4
-
-    def test_a_line_separator_inside_a_text_ends_no_row(self, tmp_path):
-        (tmp_path / "set.jsonl").write_text('{"q": "one\u2028two", "a": "3"}\n', encoding="utf-8")
-
-        assert read_rows(tmp_path / "set.jsonl") == [{"q": "one\u2028two", "a": "3"}]
-
-    def test_says_that_a_file_is_not_there(self, tmp_path):
-        with pytest.raises(ValueError, match=r"There is no file .*none.jsonl to read problems from"):
-            read_rows(tmp_path / "none.jsonl")
-
-    def test_says_which_files_it_reads(self, tmp_path):
-        (tmp_path / "set.txt").touch()
-        with pytest.raises(ValueError, match=r"set.txt is no .jsonl, .json, .csv or .parquet file"):
-            read_rows(tmp_path / "set.txt")
-
-    def test_a_broken_file_is_named(self, tmp_path):
-        (tmp_path / "set.jsonl").write_text("{'q': 1}\n")
-
-        with pytest.raises(ValueError, match=r"set.jsonl is not the .jsonl that its name says: "):
-            read_rows(tmp_path / "set.jsonl")
 
 
 class TestProblemsIn:

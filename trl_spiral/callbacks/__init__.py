@@ -5,6 +5,8 @@ from trl_spiral.callbacks.exploitability import ExploitabilityCallback
 from trl_spiral.callbacks.live import LiveCallback
 from trl_spiral.callbacks.matches import MatchCallback
 from trl_spiral.callbacks.maths import MathCallback
+from trl_spiral.callbacks.mbpp import MBPPCallback
+from trl_spiral.callbacks.mbpp_arguments import MBPPArguments, MBPPParser
 from trl_spiral.callbacks.pool import OpponentPoolCallback
 from trl_spiral.callbacks.progress import SelfPlayProgressCallback
 from trl_spiral.callbacks.tictactoe import TicTacToeCallback
@@ -15,6 +17,9 @@ __all__ = [
     "CollapseCallback",
     "ExploitabilityCallback",
     "LiveCallback",
+    "MBPPArguments",
+    "MBPPCallback",
+    "MBPPParser",
     "MatchCallback",
     "MathCallback",
     "OpponentPoolCallback",

@@ -14,11 +14,13 @@ from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
+from trl_spiral.callbacks.hub import hub_rows
 from trl_spiral.callbacks.log import log_beside
-from trl_spiral.callbacks.policy import check_can_play, evaluation_player
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
 from trl_spiral.evaluation.grading import check_can_grade
 from trl_spiral.evaluation.maths import Attempt, answer_problems, summarize
-from trl_spiral.evaluation.maths_sets import MathsSet, Problem, get_maths_set, problems_in, read_rows
+from trl_spiral.evaluation.maths_sets import MathsSet, Problem, get_maths_set, problems_in
+from trl_spiral.evaluation.problem_files import read_rows
 from trl_spiral.ranks import together
 
 
@@ -118,14 +120,12 @@ class MathCallback(TrainerCallback):
 
     def _answer(self, name: str, problems: Sequence[Problem], engine) -> list[Attempt]:
         """This rank's share. Ranks that share an engine ask it the same, and the first of them keeps the replies."""
-        rank, sharing = self.trainer.accelerator.process_index, _trl.ranks_per_engine(self.trainer)
-        group, groups = rank // sharing, self.trainer.accelerator.num_processes // sharing
-        share = {number: problem for number, problem in enumerate(problems) if number % groups == group}
+        share, keeps = share_of(self.trainer, problems)
         player = evaluation_player(self.trainer, self.temperature, self.prompt_style)
         if self.max_new_tokens:
             player.sampling = replace(player.sampling, max_new_tokens=self.max_new_tokens)
         attempts = answer_problems(share, player, engine, self.seed, name)
-        return attempts if rank % sharing == 0 else []
+        return attempts if keeps else []
 
     def _write(self, name: str, step: int, attempts: Sequence[Attempt]) -> None:
         file = Path(self.trainer.args.output_dir) / "maths" / f"{name}_step{step}.jsonl"
@@ -160,19 +160,11 @@ def load_problems(
         )
     return {
         maths_set.name: problems_in(
-            read_rows(files[maths_set.name]) if maths_set.name in files else _hub_rows(maths_set), maths_set, limit
+            read_rows(files[maths_set.name])
+            if maths_set.name in files
+            else hub_rows(f"maths set {maths_set.name!r}", maths_set.hub, maths_set.config, maths_set.split),
+            maths_set,
+            limit,
         )
         for maths_set in known
     }
-
-
-def _hub_rows(maths_set: MathsSet):
-    from datasets import load_dataset
-
-    try:
-        return load_dataset(maths_set.hub, maths_set.config, split=maths_set.split)
-    except (OSError, ValueError) as error:  # what `datasets` raises offline, and for a data set that is gone
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.")
-        raise ValueError(
-            f"The maths set {maths_set.name!r} cannot be had from the Hub ({reason}). Give a file of it as `path`."
-        ) from error

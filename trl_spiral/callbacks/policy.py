@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trl_spiral import _trl
 from trl_spiral.players import PolicyPlayer
@@ -12,6 +13,8 @@ from trl_spiral.prompts import PromptRenderer
 
 if TYPE_CHECKING:
     from transformers import Trainer
+
+T = TypeVar("T")
 
 
 def evaluation_player(trainer: Trainer, temperature: float, prompt_style: str | None = None) -> PolicyPlayer:
@@ -32,6 +35,18 @@ def renderer_of(trainer: Trainer, prompt_style: str | None = None) -> PromptRend
     style = prompt_style or getattr(getattr(trainer, "rollout_func", None), "prompt_style", "chat")
     kwargs = getattr(trainer.args, "chat_template_kwargs", None)
     return PromptRenderer(_trl.tokenizer_of(trainer), style, chat_template_kwargs=kwargs)
+
+
+def share_of(trainer: Trainer, problems: Sequence[T]) -> tuple[dict[int, T], bool]:
+    """
+    Problems that this rank asks, by their place among all, and whether it keeps the replies: ranks that share an engine
+    have to ask it the same, and the first of them keeps what it says.
+    """
+    rank, sharing = trainer.accelerator.process_index, _trl.ranks_per_engine(trainer)
+    group, groups = rank // sharing, trainer.accelerator.num_processes // sharing
+    return {
+        number: problem for number, problem in enumerate(problems) if number % groups == group
+    }, rank % sharing == 0
 
 
 def check_can_play(trainer: Trainer, prompt_style: str | None = None, alone: bool = False) -> None:

@@ -11,7 +11,7 @@ from trl_spiral.games import Game
 from trl_spiral.players import Player
 from trl_spiral.rollout import Engine, Forfeit, Start, play, referee
 from trl_spiral.seeding import derive_seed
-from trl_spiral.types import Episode
+from trl_spiral.types import Episode, has_won
 
 
 SHARES = ("win", "draw", "loss", "illegal")
@@ -150,7 +150,7 @@ class Outcome:
     @classmethod
     def of(cls, episode: Episode, seat: int, deal: int) -> Outcome:
         """The outcome of an episode."""
-        win = episode.returns[seat] == max(episode.returns) > min(episode.returns)
+        win = has_won(episode.returns, seat)
         replies = [len(turn.completion_ids) for turn in episode.trajectories[seat].turns if turn.completion_ids]
         return cls(
             deal=deal,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
+from trl_spiral.evaluation.asking import ask_all, check_answered, thought_before
 from trl_spiral.evaluation.grading import Verdict, boxed_answer, grade
 from trl_spiral.evaluation.intervals import wilson
 from trl_spiral.evaluation.maths_sets import Problem
@@ -17,7 +17,7 @@ from trl_spiral.players import PolicyPlayer
 from trl_spiral.prompts import INSTRUCTION, PromptRenderer
 from trl_spiral.rollout import Engine
 from trl_spiral.seeding import derive_seed
-from trl_spiral.types import Observation, Reply, Request
+from trl_spiral.types import Observation, Request
 
 
 _ASKED = f"Question: {{question}}\n{INSTRUCTION}"
@@ -134,46 +134,24 @@ def answer_problems(
         )
         for number, problem in problems.items()
     }
-    replies = _replies(requests, engine, in_flight)
+    replies = ask_all(requests, engine, in_flight)
     attempts = []
     for number, problem in problems.items():
         reply = replies[number]
-        if reply.finish_reason == "lost":
-            raise RuntimeError(
-                f"The model is gone: problem {number} has no reply. See whether its endpoint still runs."
-            )
+        check_answered(reply, number)
         text = player.renderer.text(reply.completion_ids)
-        # A prompt may have opened the thinking, and nothing in it counts before it is closed.
-        opened = player.renderer.text(requests[number].prompt_ids).rstrip().endswith("<think>")
         attempts.append(
             Attempt(
                 number,
                 problem,
                 text,
-                answer=boxed_answer(f"<think>{text}" if opened else text),
+                answer=boxed_answer(thought_before(player.renderer, requests[number]) + text),
                 tokens=len(reply.completion_ids),
                 truncated=reply.finish_reason == "length",
             )
         )
     verdicts = grade([(seen.problem.answer, seen.answer) for seen in attempts])
     return [replace(seen, verdict=verdict) for seen, verdict in zip(attempts, verdicts, strict=True)]
-
-
-def _replies(requests: Mapping[int, Request], engine: Engine, in_flight: int) -> dict[int, Reply]:
-    replies: dict[int, Reply] = {}
-    to_come = iter(requests.items())
-    waiting: set[int] = set()
-    try:
-        while len(replies) < len(requests):
-            for number, request in islice(to_come, in_flight - len(waiting)):
-                engine.add(number, request)
-                waiting.add(number)
-            for number, reply in engine.step():
-                replies[number] = reply
-                waiting.remove(number)
-    finally:
-        engine.abort(list(waiting))
-    return replies
 
 
 def summarize(attempts: Sequence[Attempt]) -> dict[str, float]:

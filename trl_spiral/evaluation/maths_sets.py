@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 
@@ -74,41 +70,6 @@ def get_maths_set(name: str) -> MathsSet:
     if name not in MATHS_SETS:
         raise ValueError(f"There is no maths set {name!r}. Choose one of {', '.join(MATHS_SETS)}.")
     return MATHS_SETS[name]
-
-
-def read_rows(path: str | os.PathLike[str]) -> Iterable[Mapping[str, Any]]:
-    """
-    Rows of a file, in its order.
-
-    Args:
-        path (`str` or `Path`):
-            A `.jsonl`, `.json` (a list of objects), `.csv` or `.parquet` file.
-
-    Raises:
-        ValueError: If there is no such file, it is of another kind, or it does not hold rows.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"There is no file {file} to read problems from. Look for a slip in `path`.")
-    try:
-        match file.suffix:
-            case ".jsonl":
-                # Not `splitlines`, which also breaks at line separators inside a text.
-                return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
-            case ".json":
-                rows: list[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-                return rows
-            case ".csv":
-                with file.open(encoding="utf-8", newline="") as opened:
-                    return list(csv.DictReader(opened))
-            case ".parquet":
-                import pyarrow.parquet  # which `datasets` brings
-
-                table: list[Mapping[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
-                return table
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is not the {file.suffix} that its name says: {error}.") from error
-    raise ValueError(f"{file} is no .jsonl, .json, .csv or .parquet file. Convert it to one of them.")
 
 
 def problems_in(rows: Iterable[Mapping[str, Any]], maths_set: MathsSet, limit: int | None = None) -> list[Problem]:

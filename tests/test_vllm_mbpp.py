@@ -1,0 +1,61 @@
+"""Grading at MBPP where vLLM writes the programs."""
+
+import json
+
+import pytest
+from coders_for_tests import MBPP
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from trl_spiral.sandbox import Verdict
+
+
+pytestmark = pytest.mark.vllm
+
+
+class Unused:
+    """What is tested here is who writes."""
+
+    def judge(self, trials):
+        return [Verdict(True) for _ in trials]
+
+
+class TestMBPPCallback:
+    def test_vllm_writes_what_the_model_itself_writes(self, vllm_model_dir, tmp_path):
+        from vllm_in_process import trainer_with_vllm
+
+        from trl_spiral.callbacks import MBPPCallback
+
+        def make(folder, **settings):
+            config = GRPOConfig(
+                output_dir=str(folder),
+                max_steps=1,
+                per_device_train_batch_size=2,
+                num_generations=2,
+                max_completion_length=8,
+                learning_rate=0.0,
+                save_strategy="no",
+                report_to="none",
+                use_cpu=True,
+                bf16=False,
+                gradient_checkpointing=False,
+                disable_tqdm=True,
+                model_init_kwargs={"dtype": "float32"},
+                **settings,
+            )
+            rows = Dataset.from_list([{"prompt": "Count."}] * 4)
+            trainer = GRPOTrainer(vllm_model_dir, reward_funcs=lambda **_: [0.0, 0.0], args=config, train_dataset=rows)
+            trainer.add_callback(MBPPCallback(trainer, MBPP, sandbox=Unused()))
+            return trainer
+
+        make(tmp_path / "plain").train()
+        colocated = dict(use_vllm=True, vllm_mode="colocate", vllm_max_model_length=1024)
+        with trainer_with_vllm(lambda: make(tmp_path / "vllm", **colocated)) as trainer:
+            trainer.train()
+
+        plain, vllm = (
+            json.loads((tmp_path / name / "mbpp_eval" / "step0.json").read_text())["problems"]
+            for name in ("plain", "vllm")
+        )
+        assert plain == vllm
+        assert len(vllm) == 5

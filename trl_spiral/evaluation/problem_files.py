@@ -1,0 +1,53 @@
+"""Files that hold sets of problems, one problem a row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def read_rows(path: str | os.PathLike[str]) -> Iterable[Mapping[str, Any]]:
+    """
+    Rows of a file, in its order.
+
+    Args:
+        path (`str` or `Path`):
+            A `.jsonl`, `.jsonl.gz`, `.json` (a list of objects), `.csv` or `.parquet` file.
+
+    Raises:
+        ValueError: If there is no such file, it is of another kind, or it does not hold rows.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"There is no file {file} to read problems from. Look for a slip in `path`.")
+    kind = ".jsonl.gz" if file.name.endswith(".jsonl.gz") else file.suffix
+    try:
+        match kind:
+            case ".jsonl":
+                return _lines(file.read_bytes())
+            case ".jsonl.gz":
+                return _lines(gzip.decompress(file.read_bytes()))
+            case ".json":
+                rows: list[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+                return rows
+            case ".csv":
+                with file.open(encoding="utf-8", newline="") as opened:
+                    return list(csv.DictReader(opened))
+            case ".parquet":
+                import pyarrow.parquet  # which `datasets` brings
+
+                table: list[Mapping[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
+                return table
+    except (json.JSONDecodeError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file} is not the {kind} that its name says: {error}.") from error
+    raise ValueError(f"{file} is no .jsonl, .jsonl.gz, .json, .csv or .parquet file. Convert it to one of them.")
+
+
+def _lines(data: bytes) -> list[Mapping[str, Any]]:
+    # Not `splitlines`, which also breaks at line separators inside a text.
+    return [json.loads(line) for line in data.decode("utf-8").split("\n") if line.strip()]
