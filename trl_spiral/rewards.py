@@ -1,0 +1,221 @@
+"""Rewards for programs that were really run. They go into `GRPOTrainer(reward_funcs=[...])` of plain TRL."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trl_spiral.programs import computes_nothing, entry_points, extract_program, is_blank
+from trl_spiral.sandbox import Ending, Job, LocalSandbox, Outcome, Sandbox, Trial, Verdict
+
+
+Completion = str | Sequence[Mapping[str, Any]]
+"""As TRL hands it over: text, or the messages of a conversation."""
+
+
+class ExecutionReward:
+    """
+    Rewards a completion for holding a program that runs.
+
+    The program is the completion's last ```python block, else the whole text. How it ended is what the sandbox saw; nothing
+    that a program prints, on stderr either, changes it. A completion without a program, empty or all comments, counts as a
+    syntax error.
+
+    It asks for no more than a program that runs, and `print(1)` is one: `triviality_penalty` makes that the lesser choice, and
+    [`UnitTestReward`] asks for the right program.
+
+    Args:
+        sandbox ([`~sandbox.Sandbox`], *optional*):
+            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own.
+        printed (`float`, defaults to `1.0`):
+            For a program that ran to its end and printed something other than white space.
+        silent (`float`, defaults to `0.5`):
+            For one that ran to its end and printed nothing.
+        syntax_error (`float`, defaults to `-0.5`):
+            For one that Python cannot compile; wrong indentation is such an error.
+        failed (`float`, defaults to `-1.0`):
+            For one that raised, ran out of time, printed too much or was killed.
+        triviality_penalty (`float`, defaults to `0.0`):
+            Taken from the reward of a program that ran and computed nothing: it has no loop, no comprehension, no arithmetic,
+            comparison or slice, and calls nothing but `print`. A low bar, and meant as one.
+
+    Raises:
+        ValueError: If `triviality_penalty` is negative.
+        CannotContain: If no sandbox is given and this machine cannot contain programs.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox | None = None,
+        *,
+        printed: float = 1.0,
+        silent: float = 0.5,
+        syntax_error: float = -0.5,
+        failed: float = -1.0,
+        triviality_penalty: float = 0.0,
+    ):
+        if triviality_penalty < 0:
+            raise ValueError(
+                f"`triviality_penalty` ({triviality_penalty}) must not be below 0: it is subtracted. Use `0.0` for none."
+            )
+        self.__name__ = "execution_reward"  # in TRL's logs
+        self.sandbox = LocalSandbox() if sandbox is None else sandbox
+        self.printed = printed
+        self.silent = silent
+        self.syntax_error = syntax_error
+        self.failed = failed
+        self.triviality_penalty = triviality_penalty
+
+    def __call__(
+        self,
+        completions: Sequence[Completion],
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[str]], None] | None = None,
+        **_: Any,
+    ) -> list[float]:
+        """
+        Args:
+            completions (`Sequence[str]` or `Sequence[list[dict]]`):
+                What the model wrote.
+            log_metric, log_extra (`Callable`, *optional*):
+                TRL's, for `execution/*` and for the columns `code` and `verdict` of the completions table.
+
+        Returns:
+            `list[float]`: A reward for each completion.
+        """
+        programs = [extract_program(_text(completion)) for completion in completions]
+        outcomes = self._run(programs)
+        rewards = [self._worth(outcome) for outcome in outcomes]
+        verdicts = [_in_words(outcome) for outcome in outcomes]
+        ran = [number for number, outcome in enumerate(outcomes) if not outcome.ending.failed]
+        trivial = self._trivial([programs[number] for number in ran]) if self.triviality_penalty else []
+        for number, it_is in zip(ran, trivial, strict=False):
+            if it_is:
+                rewards[number] -= self.triviality_penalty
+                verdicts[number] += ", trivial"
+        if log_metric:
+            count = len(outcomes)
+            endings = [outcome.ending for outcome in outcomes]
+            log_metric("execution/success_rate", len(ran) / count)
+            log_metric("execution/timeout_rate", endings.count(Ending.TIMEOUT) / count)
+            log_metric("execution/syntax_error_rate", endings.count(Ending.SYNTAX_ERROR) / count)
+            log_metric("execution/avg_batch_reward", sum(rewards) / count)
+            if self.triviality_penalty:
+                log_metric("execution/trivial_rate", sum(trivial) / count)
+        if log_extra:
+            log_extra("code", programs)
+            log_extra("verdict", verdicts)
+        return rewards
+
+    def _run(self, programs: Sequence[str]) -> list[Outcome]:
+        """Outcomes in order. To Python an empty program is one that prints nothing; here it is none."""
+        outcomes = iter(self.sandbox.run([Job(program) for program in programs if not is_blank(program)]))
+        empty = Outcome(Ending.SYNTAX_ERROR, error="NoProgram")
+        return [empty if is_blank(program) else next(outcomes) for program in programs]
+
+    def _worth(self, outcome: Outcome) -> float:
+        if outcome.ending is Ending.FINISHED:
+            return self.printed if outcome.output.strip() else self.silent
+        return self.syntax_error if outcome.ending is Ending.SYNTAX_ERROR else self.failed
+
+    def _trivial(self, programs: Sequence[str]) -> list[bool]:
+        """Judged in the sandbox, by our own code: reading nested source can take all of a process's stack."""
+        judge = inspect.getsource(computes_nothing)
+        outcomes = self.sandbox.run([Job(judge, calls=(f"computes_nothing({program!r})",)) for program in programs])
+        return [outcome.answers[0].value is True if outcome.answers else False for outcome in outcomes]
+
+
+class UnitTestReward:
+    """
+    Rewards a program by the share of its row's tests that it passes, in [0, 1].
+
+    The tests come from columns of the data set, named as in MBPP. The program never shares a process with them; what is
+    tested are plain values that its functions return, so a test of an argument's change in place cannot pass.
+
+    Args:
+        sandbox ([`~sandbox.Sandbox`], *optional*):
+            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own.
+
+    Raises:
+        CannotContain: If no sandbox is given and this machine cannot contain programs.
+    """
+
+    def __init__(self, sandbox: Sandbox | None = None):
+        self.__name__ = "unit_test_reward"  # in TRL's logs
+        self.sandbox = LocalSandbox() if sandbox is None else sandbox
+
+    def __call__(
+        self,
+        completions: Sequence[Completion],
+        test_list: Sequence[Sequence[str]],
+        test_imports: Sequence[Sequence[str]] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[str]], None] | None = None,
+        **_: Any,
+    ) -> list[float]:
+        """
+        Args:
+            completions (`Sequence[str]` or `Sequence[list[dict]]`):
+                What the model wrote.
+            test_list (`Sequence[Sequence[str]]`):
+                Tests of each completion's row, Python source such as `"assert double(2) == 4"`. Names in them that
+                neither they nor Python define are the program's functions.
+            test_imports (`Sequence[Sequence[str]]`, *optional*):
+                Lines to put before each test of the row.
+            log_metric, log_extra (`Callable`, *optional*):
+                TRL's, for `unit_tests/*` and for the column `tests` of the completions table.
+
+        Returns:
+            `list[float]`: A reward for each completion.
+
+        Raises:
+            ValueError: If a row has no tests.
+        """
+        trials: list[Trial] = []
+        rows: list[slice] = []
+        for number, (completion, tests) in enumerate(zip(completions, test_list, strict=True)):
+            if not tests:
+                raise ValueError("`test_list` is empty in a row: there is no share of no tests. Leave such rows out.")
+            imports = test_imports[number] if test_imports else ()
+            program = extract_program(_text(completion))
+            rows.append(slice(len(trials), len(trials) + len(tests)))
+            for test in tests:
+                source = "\n".join([*imports, test])
+                trials.append(Trial(program, source, entry_points(source)))
+        verdicts = self.sandbox.judge(trials)
+        rewards = [_share(verdicts[row]) for row in rows]
+        if log_metric:
+            log_metric("unit_tests/pass_rate", _share(verdicts))
+            log_metric("unit_tests/all_passed_rate", rewards.count(1.0) / len(rewards))
+        if log_extra:
+            log_extra("tests", [_summary(verdicts[row]) for row in rows])
+        return rewards
+
+
+def _text(completion: Completion) -> str:
+    """What the model wrote; of messages, the last one's text, since before it stand calls of tools and their answers."""
+    if isinstance(completion, str):
+        return completion
+    return str(completion[-1].get("content") or "")
+
+
+def _in_words(outcome: Outcome) -> str:
+    if outcome.ending is Ending.FINISHED:
+        return "printed" if outcome.output.strip() else "printed nothing"
+    return f"{outcome.ending}: {_name(outcome.error)}" if outcome.error else str(outcome.ending)
+
+
+def _name(error: str | None) -> str:
+    """An exception's name, if it may be one: the program can have chosen it, and a table of completions has to hold it."""
+    return error if error and error.isascii() and error.isidentifier() and len(error) <= 64 else "unnamed"
+
+
+def _share(verdicts: Sequence[Verdict]) -> float:
+    return sum(verdict.passed for verdict in verdicts) / len(verdicts)
+
+
+def _summary(verdicts: Sequence[Verdict]) -> str:
+    """Such as `"1 of 3: AssertionError, TypeError"`."""
+    errors = [_name(verdict.error) for verdict in verdicts if not verdict.passed]
+    return f"{len(verdicts) - len(errors)} of {len(verdicts)}" + (f": {', '.join(errors)}" if errors else "")
