@@ -5,7 +5,7 @@ import re
 import time
 
 from trl_spiral.games import Game, Match
-from trl_spiral.prompts import extract_move
+from trl_spiral.prompts import read_move
 
 
 MARK = "Zebra"
@@ -156,7 +156,7 @@ def check_harmless(game: Game, seed: int, moves: list[str], reply: str) -> tuple
     others = [other for other in range(game.traits.seats) if other != seat]
     before = views(match, others)
     began = time.thread_time()
-    move = extract_move(reply)
+    move = read_move(match.observe(seat), reply)
     played = match.apply(move) if move is not None else None
     seconds = time.thread_time() - began
     if move is None:
@@ -168,7 +168,9 @@ def check_harmless(game: Game, seed: int, moves: list[str], reply: str) -> tuple
     honest = replay(game, seed, moves)
     assert honest.apply(played) == played, (game.name, played)
     assert views(match, others) == views(honest, others), (game.name, reply[:200])
-    assert is_one_move(played), (game.name, played)
+    # Nothing is forged by what nobody reads, and what others read of a program is its game's own to test.
+    told = views(match, others) != before and not match.observe(seat).asks_program
+    assert not told or is_one_move(played), (game.name, played)
     return "played", seconds
 
 

@@ -55,6 +55,8 @@ COULD_BE_MOVES = {
     ],
     "GameOfPureStrategy-v0": [f"[{card}]" for card in ("A", *range(1, 12), "J", "Q", "K")],
     "HighSociety-v0": [f"[{card}]" for card in range(13)],
+    # All but moving a disk to where it is, which the environment also takes.
+    "TowerOfHanoi-v0-medium": [f"[{a} {b}]" for a, b in permutations("ABCD", 2)],
     "IteratedUltimatumGame-v0": ["[accept]", "[reject]", *(f"[offer: ${amount}]" for amount in range(60))],
 }
 

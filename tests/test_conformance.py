@@ -33,6 +33,9 @@ for module in os.environ.get("TRL_SPIRAL_GAMES", "").split():
 SEEDS = (1, 2)  # a random match of each of the 120 games takes two seconds in all
 ENDLESS = 5_000  # turns: far beyond any game's own cap
 
+# A guess may be whatever a program prints.
+PRINTED = {"CodeGame-v0", "CodeGame-v0-frozen"}
+
 # The board is told to the seat to move alone, with its own moves below.
 TOLD_IN_TURN = {"Crusade-v0"}
 
@@ -88,15 +91,26 @@ def alone(name: str, seed: int) -> Playing:
 @cache
 def side_by_side() -> dict[tuple[str, int], Playing]:
     """A match of every game and seed, all of them at once, turn about."""
-    playings = {(name, seed): Playing(name, seed) for name in game_names() for seed in SEEDS}
+    playings = {(name, seed): Playing(name, seed) for name in filter(is_playable, game_names()) for seed in SEEDS}
     going = list(playings.values())
     while going:
         going = [playing for playing in going if playing.step()]
     return playings
 
 
+def is_playable(name: str) -> bool:
+    """Whether this machine has what the game needs."""
+    try:
+        get_game(name).check()
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.fixture(params=game_names())
 def name(request) -> str:
+    if not is_playable(request.param):
+        pytest.skip(f"this machine lacks what {request.param} needs")
     return request.param
 
 
@@ -157,7 +171,7 @@ class TestEveryGame:
                 *rng.sample(bad, min(3, len(bad))),
                 *([] if game.traits.free_text else ["[no move]"]),
                 "",
-                "[]",
+                *([] if name in PRINTED else ["[]"]),
             ):
                 match = replay(game, SEEDS[0], moves)
 

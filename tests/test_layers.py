@@ -11,20 +11,22 @@ PACKAGE = Path(__file__).parents[1] / "trl_spiral"
 # Low to high. A module imports from lower layers, and from its own folder; never from beside itself or above.
 LAYERS = [
     {"types", "seeding"},
+    {"sandbox", "programs", "exercises"},
     {"games"},
     {"prompts"},
     {"players"},
     {"rollout"},
     {"advantages"},
     {"opponents"},
-    {"evaluation"},
+    {"evaluation", "tasks", "rewards"},
     {"collapse", "report"},
     {"engines", "rows", "metrics", "ranks"},
     {"state", "_trl"},
     {"selfplay", "spiral_config"},
-    {"checks", "invitations", "contestants"},
-    {"callbacks", "environment"},
+    {"checks", "invitations", "contestants", "platforms"},
+    {"callbacks", "environment", "algorithms"},
     {"spiral_trainer", "tiny"},
+    {"tiny_coder", "tiny_solver"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

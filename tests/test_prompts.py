@@ -5,7 +5,15 @@ import pytest
 
 from trl_spiral.games import get_game
 from trl_spiral.games.tictactoe import EMPTY, board_observation
-from trl_spiral.prompts import GOAL, INSTRUCTION, PROMPT_STYLES, PromptRenderer, check_prompt_style, extract_move
+from trl_spiral.prompts import (
+    GOAL,
+    INSTRUCTION,
+    PROMPT_STYLES,
+    PromptRenderer,
+    check_prompt_style,
+    extract_code_move,
+    extract_move,
+)
 from trl_spiral.types import Ending, Observation, Turn
 
 
@@ -309,6 +317,48 @@ class TestUnfinishedThinking:
         assert thinking.move("perhaps \\boxed{[1]}") is None
         assert thinking.move("perhaps \\boxed{[1]}</think> no, \\boxed{[2]}") == "[2]"
         assert plain.move("perhaps \\boxed{[1]}") == "[1]"
+
+
+class TestExtractCodeMove:
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            "```python\nprint('}')\n```\n\\boxed{5}",
+            "First \\boxed{4}.\n```python\npass\n```\nNo:\n```python\nprint('}')\n```\nSo \\boxed{4}, no, \\boxed{5}.",
+            "<think>```python\npass\n```\n\\boxed{4}</think>```python\nprint('}')\n```\n\\boxed{5}<think>```python\n",
+            "```python\nprint('}')\n``````\n```\n\\boxed{5}",
+        ],
+    )
+    def test_reads_the_last_block_and_the_last_box_below_it(self, reply):
+        assert extract_code_move(reply) == "```python\nprint('}')\n```\n5"
+
+    def test_leaves_fences_and_boxes_inside_of_a_program_alone(self):
+        program = "print('```', '\\boxed{4}')"
+
+        assert extract_code_move(f"```python\n{program}\n```\n\\boxed{{5}}") == f"```python\n{program}\n```\n5"
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            "",
+            "print(5)",
+            "\\boxed{5}",
+            "```python\nprint(5)\n```",
+            "```python\nprint(5)\n```\n5",
+            "```python\nprint(5)\n```\n\\boxed{5",
+            "```python\nprint(5)\n```\n\\boxed{}",
+            "\\boxed{5}\n```python\nprint(5)\n```",
+            "```python\nprint(5)\n\\boxed{5}",
+            "```python\nprint('\\boxed{5}')\n```",
+            "```python print(5)```\\boxed{5}",
+            "```\nprint(5)\n```\n\\boxed{5}",
+            "<think>```python\nprint(5)\n```\n\\boxed{5}",
+            "```python\n" * 20_000 + "\\boxed{5}",
+            "```python\nprint(5)\n```\n" + "\\boxed{" * 20_000,
+        ],
+    )
+    def test_guesses_nothing(self, reply):
+        assert extract_code_move(reply) is None
 
 
 class TestPromptStyleTexts:

@@ -16,6 +16,7 @@ from training_runs import KillAt, RecordingTrainer, StopAt, config, games, histo
 from transformers import TrainerState
 
 from trl_spiral import spiral_trainer
+from trl_spiral.algorithms import trainer as algorithm_trainer
 from trl_spiral.state import MARKER, newest_complete_checkpoint
 
 
@@ -151,7 +152,7 @@ class TestKilledWhileWriting:
         if point == "after the weights":
             RecordingTrainer._save_optimizer_and_scheduler = die
         elif point == "in the middle of our state":
-            half_state_of = spiral_trainer.save_atomically
+            half_state_of = algorithm_trainer.save_atomically
 
             def dying(value, path):
                 half_state_of(value, path)
@@ -160,7 +161,7 @@ class TestKilledWhileWriting:
                 path.with_name(path.name + ".partial").write_bytes(content[: len(content) // 2])
                 die()
 
-            spiral_trainer.save_atomically = dying
+            algorithm_trainer.save_atomically = dying
         elif point == "before the marker":
             spiral_trainer.write_marker = die
         elif point == "after the marker":

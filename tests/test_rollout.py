@@ -137,7 +137,8 @@ class TestReferee:
 
     def test_shows_all_that_the_match_shows_and_adds_seed_and_turns(self):
         # Every field is unlike its default, so one that is forgotten on the way shows.
-        told = Observation("LastStone", 0, ({"role": "user", "content": "Go."},), "Go!", ("[1]",), seed=-1)
+        message = {"role": "user", "content": "Go."}
+        told = Observation("LastStone", 0, (message,), "Go!", ("[1]",), seed=-1, asks_program=True)
         assert all(
             getattr(told, field.name) != field.default
             for field in fields(Observation)

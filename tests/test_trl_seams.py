@@ -18,6 +18,7 @@ from trl.models.utils import unwrap_model_for_generation
 from trl.trainer import grpo_trainer
 
 from trl_spiral import SpiralTrainer, _trl
+from trl_spiral.algorithms import AdvantageMixin, AlgorithmMixin
 
 
 GRPO = inspect.getsource(GRPOTrainer)
@@ -86,14 +87,24 @@ class TestOverriddenMethods:
         assert getattr(SpiralTrainer, name) is not getattr(GRPOTrainer, name)
 
     def test_are_all_listed(self):
-        public = {"__init__", "train", "evaluate", "training_step"}  # documented methods, of documented parameters
+        # Documented methods, of documented parameters.
+        public = {"__init__", "train", "evaluate", "evaluation_loop", "training_step"}
         ours = {
-            name
-            for name, value in vars(SpiralTrainer).items()
-            if inspect.isfunction(value) and hasattr(GRPOTrainer, name)
+            owner: {
+                name for name, value in vars(owner).items() if inspect.isfunction(value) and hasattr(GRPOTrainer, name)
+            }
+            - public
+            for owner in (SpiralTrainer, AdvantageMixin, AlgorithmMixin)
         }
 
-        assert ours - public == set(_trl.OVERRIDDEN)
+        assert ours[SpiralTrainer] | ours[AdvantageMixin] == set(_trl.OVERRIDDEN)
+        assert ours[AlgorithmMixin] == set(_trl.OVERRIDDEN_BY_ALGORITHMS)
+
+    @pytest.mark.parametrize("name", _trl.OVERRIDDEN_BY_ALGORITHMS)
+    def test_of_algorithms_have_the_parameters_that_we_expect(self, name):
+        expected = _trl.OVERRIDDEN_BY_ALGORITHMS[name]
+
+        assert tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters) == expected
 
     def test_save_random_state_before_the_push_and_the_rotation(self):
         source = inspect.getsource(transformers.Trainer._save_checkpoint)

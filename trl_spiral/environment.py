@@ -17,10 +17,10 @@ from datasets import Dataset
 
 from trl_spiral.games import Game, get_game
 from trl_spiral.players import Player, ScriptedPlayer, scripted_player
-from trl_spiral.prompts import extract_move
+from trl_spiral.prompts import read_move
 from trl_spiral.rollout import Ask, Engine, Forfeit, Playing, Start, play, referee
 from trl_spiral.seeding import derive_seed
-from trl_spiral.types import POLICY, Ending, Episode, Observation, Turn
+from trl_spiral.types import POLICY, Ending, Episode, Observation, Turn, has_won
 
 
 logger = logging.getLogger(__name__)
@@ -169,8 +169,9 @@ class GameEnvironment:
         if self.episode is not None:
             return f"You cannot move any more. {self._verdict()}"
         text = str(move)  # a model may well write a number
+        action = None if self._asked is None else read_move(self._asked, text)
         try:
-            self._advance(Turn(action=extract_move(text), text=text))
+            self._advance(Turn(action=action, text=text))
         except Exception as error:
             self._failure = error
             raise
@@ -223,7 +224,7 @@ class GameEnvironment:
         elif episode.is_draw:
             how = "it is a draw"
         else:
-            how = "you won" if mine == max(episode.returns) else "you lost"
+            how = "you won" if has_won(episode.returns, self._place) else "you lost"
         return f"The game is over: {how}. Your return is {mine:g}."
 
     def __reduce__(self) -> tuple[type[GameEnvironment], tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trl_spiral.advantages import Result
-from trl_spiral.types import Ending
+from trl_spiral.types import Ending, has_won, is_drawn
 
 
 def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, float]:
@@ -14,7 +14,7 @@ def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, fl
 
     Broken games, whose results say nothing about how anybody played, count in `games` and `broken_rate` alone. A game is
     drawn if all seats return the same. In any other, every seat that returns the most has won, which with three seats may
-    be two of them, and every other has lost.
+    be two of them, and every other has lost. A seat alone has won if it returns 1, and else it has lost.
 
     Args:
         results (`Sequence[Result]`):
@@ -52,7 +52,7 @@ def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, fl
 
 
 def _of_seat(results: Sequence[Result], seat: int, prefix: str) -> dict[str, float]:
-    won = sum(r.returns[seat] == max(r.returns) > min(r.returns) for r in results)
+    won = sum(has_won(r.returns, seat) for r in results)
     drawn = sum(map(_is_draw, results))
     illegal = sum(r.ending is Ending.ILLEGAL_MOVE and r.offender == seat for r in results)
     return {
@@ -64,7 +64,7 @@ def _of_seat(results: Sequence[Result], seat: int, prefix: str) -> dict[str, flo
 
 
 def _is_draw(result: Result) -> bool:
-    return len(set(result.returns)) == 1
+    return is_drawn(result.returns)
 
 
 def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> float:

@@ -3,7 +3,7 @@ Text at both ends of a turn: observation in, move out.
 
 `PromptRenderer` turns an observation into token ids through the tokenizer's own chat template or, for base models that
 have none, through a named style. `extract_move` finds the move in a reply: what stands in the last `\boxed{}` outside
-any unfinished thinking.
+any unfinished thinking; where the move is a program, `extract_code_move` finds that too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ default and not in this table.
 """
 
 
-def extract_move(reply: str) -> str | None:
+def extract_move(reply: str, longest: int = _MAX_MOVE) -> str | None:
     r"""
     The move in a reply, as the player wrote it.
 
@@ -56,21 +56,61 @@ def extract_move(reply: str) -> str | None:
     Args:
         reply (`str`):
             The whole reply. Only the last 65,536 characters before unfinished thinking are looked at.
+        longest (`int`, defaults to `512`):
+            Characters of the longest move.
 
     Returns:
-        `str` or `None`: The move, stripped, at most 512 characters; `None` if there is none.
+        `str` or `None`: The move, stripped; `None` if there is none or it is too long.
     """
+    text = _finished(reply)
+    if "\\boxed{" in text:
+        return _last_box(text, longest)
+    move = text.rsplit("</think>", 1)[-1].strip()
+    return move if 0 < len(move) <= longest and "\n" not in move else None
+
+
+def extract_code_move(reply: str) -> str | None:
+    r"""
+    The move in a reply to an observation that asks for a program.
+
+    It is the last ```` ```python ```` block outside unfinished thinking, which ends with the first line that starts with a
+    fence, and what stands in the last `\boxed{}` below it. A box inside of the program is part of the program.
+
+    Args:
+        reply (`str`):
+            The whole reply. Only the last 65,536 characters before unfinished thinking are looked at.
+
+    Returns:
+        `str` or `None`: The block with its fences and, on the line below, what stands in the box, as
+        [`~games.code_game.read_program`] takes it; `None` if either is missing.
+    """
+    text = _finished(reply)
+    opened = text.rfind("```python\n")
+    block, fence, below = text[opened:].partition("\n```")
+    answer = _last_box(below)
+    return f"{block}{fence}\n{answer}" if opened >= 0 and answer is not None else None
+
+
+def read_move(observation: Observation, reply: str) -> str | None:
+    """The move in a reply to an observation: by `extract_code_move` where that asks for a program, else by `extract_move`."""
+    return extract_code_move(reply) if observation.asks_program else extract_move(reply)
+
+
+def _finished(reply: str) -> str:
+    """The end of a reply, without unfinished thinking."""
     unfinished = reply.find("<think>", reply.rfind("</think>") + 1)
-    text = reply[:unfinished] if unfinished >= 0 else reply
-    text = text[-_MAX_REPLY:]
+    return (reply[:unfinished] if unfinished >= 0 else reply)[-_MAX_REPLY:]
+
+
+def _last_box(text: str, longest: int = _MAX_MOVE) -> str | None:
+    """What stands in the last box; `None` if that is unclosed, empty or too long, or there is none."""
     start = text.rfind("\\boxed{")
     if start < 0:
-        move = text.rsplit("</think>", 1)[-1].strip()
-        return move if 0 < len(move) <= _MAX_MOVE and "\n" not in move else None
+        return None
     # `\boxed{\boxed{[4]}}` means what the inner box says, and `rfind` has found just that one.
     depth = 0
     inner = start + len("\\boxed{")
-    for position in range(inner, min(len(text), inner + _MAX_MOVE + 1)):
+    for position in range(inner, min(len(text), inner + longest + 1)):
         if text[position] == "{":
             depth += 1
         elif text[position] == "}":
@@ -138,6 +178,10 @@ class PromptRenderer:
             ids = self._remember(key, self._encode(self._text(observation.messages)))
         return ids
 
+    def message(self, text: str) -> tuple[int, ...]:
+        """Token ids of one message through the chat template, ready for the reply. It asks for no box, as `prompt` does."""
+        return self._encode(self._apply([{"role": "user", "content": text}]))
+
     def continuation(self, observation: Observation) -> tuple[int, ...]:
         """
         Token ids of a conversation that goes on: this seat's last prompt and reply as they were sampled, then what is
@@ -155,12 +199,13 @@ class PromptRenderer:
             joint = self._remember(key, self._encode(before + observation.update + after))
         return last.prompt_ids + last.completion_ids + joint
 
-    def move(self, text: str) -> str | None:
+    def move(self, text: str, is_program: bool = False) -> str | None:
         """The move in a reply, which goes on with the thinking that the prompt may have opened."""
         if self._thinks is None:
             rendered = self._text([{"role": "user", "content": "Question."}])
             self._thinks = rendered.rstrip().endswith("<think>")
-        return extract_move(f"<think>{text}" if self._thinks else text)
+        whole = f"<think>{text}" if self._thinks else text
+        return extract_code_move(whole) if is_program else extract_move(whole)
 
     def reply(self, text: str) -> tuple[int, ...]:
         """Token ids of a reply, end-of-turn token included, as a model would write it."""

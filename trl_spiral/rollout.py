@@ -153,7 +153,7 @@ def referee(start: Start) -> Playing:
         ending, offender = match.ending, match.offender
     assert ending is not None, "a match without a seat to move has ended"
     if ending.is_forfeit and offender is not None:
-        returns = start.forfeit.returns(start.game.traits, offender)
+        returns = match.forfeited(offender, start.forfeit.returns(start.game.traits, offender))
     else:
         returns = match.returns if ending is Ending.FINISHED else (0.0,) * seats
     return Episode(

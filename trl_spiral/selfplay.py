@@ -167,6 +167,8 @@ class SelfPlayRollout:
         # A curriculum may come to any game.
         shares = self._shares if self._shares and curriculum is None else [1.0] * len(self.games)
         self._played = [game for game, share in zip(self.games, shares, strict=True) if share > 0.0]
+        for game in self._played:
+            game.check()
         listing = {"constrain_moves": constrain_moves, "opening_moves": opening_moves, "priming_games": priming_games}
         if needing := [name for name, value in listing.items() if value]:
             for game in self._played:

@@ -7,7 +7,7 @@ without knowing how a model is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -154,6 +154,8 @@ class Observation:
         history (`tuple[tuple[int, str], ...]`):
             Every move so far, as (seat, action), random openings included, in games of perfect information; empty in
             any other, where it would tell a seat what is hidden from it.
+        asks_program (`bool`, defaults to `False`):
+            Whether the move is a program, which no box can hold: see `prompts.extract_code_move`.
     """
 
     game: str
@@ -164,6 +166,7 @@ class Observation:
     seed: int = 0
     turns: tuple[Turn, ...] = ()
     history: tuple[tuple[int, str], ...] = ()
+    asks_program: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,16 @@ class Reply:
     finish_reason: Literal["stop", "length", "lost"] = "stop"
     version: int = 0
     text: str = ""
+
+
+def is_drawn(returns: Sequence[float]) -> bool:
+    """Whether no seat of several did better than another. A game of one seat is solved or not, and never drawn."""
+    return len(returns) > 1 and len(set(returns)) == 1
+
+
+def has_won(returns: Sequence[float], seat: int) -> bool:
+    """Whether a seat returns the most and others less; where there are no others, whether it returns 1, a solved puzzle's."""
+    return returns[0] >= 1.0 if len(returns) == 1 else returns[seat] == max(returns) > min(returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +292,7 @@ class Episode:
     @property
     def is_draw(self) -> bool:
         """Whether no seat did better than another, judged on the game's own returns."""
-        return len(set(self.returns)) == 1
+        return is_drawn(self.returns)
 
     @property
     def policy_tokens(self) -> int:

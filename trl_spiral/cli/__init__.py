@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from trl_spiral import __version__
+from trl_spiral.sandbox import CannotContain
 
 
 COMMANDS = {
@@ -22,6 +23,9 @@ COMMANDS = {
     "play": "play against a model at the terminal",
     "report": "one self-contained HTML page of a run",
     "eval-math": "grade a model on maths sets, from \\boxed{}",
+    "eval-mbpp": "grade a model at MBPP or HumanEval, by running its programs",
+    "serve-sandbox": "run programs for trainers on other machines",
+    "doctor": "show what this machine has and lacks, for training and for running programs",
 }
 """Help of each command, by name. A dash in a name is an underscore in its module's."""
 
@@ -61,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.run(args)
     except BrokenPipeError:  # `trl-spiral games | head`
         sys.stderr.close()
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, CannotContain) as error:
         print(f"trl-spiral {args.command}: {error}", file=sys.stderr)
         return 2
     return 0

@@ -12,7 +12,7 @@ from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.players.human import show
 from trl_spiral.rollout import Start, play, referee
 from trl_spiral.seeding import derive_seed
-from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Turn
+from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Turn, has_won
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +102,7 @@ def ending_in_words(episode: Episode, seat: int) -> str:
     if episode.ending is Ending.ENVIRONMENT_ERROR:
         return f"The game broke: {episode.detail}"
     mine = episode.returns[seat]
-    result = "A draw" if episode.is_draw else "You win" if mine == max(episode.returns) else "You lose"
+    result = "A draw" if episode.is_draw else "You win" if has_won(episode.returns, seat) else "You lose"
     why = {
         Ending.ILLEGAL_MOVE: f", by an illegal move of seat {episode.offender}",
         Ending.TRUNCATED: f", since seat {episode.offender} wrote too long",

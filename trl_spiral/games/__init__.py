@@ -52,6 +52,11 @@ def _register() -> None:
 
         return RockPaperScissors()
 
+    def code_game(name: str, is_frozen: bool) -> Game:
+        from trl_spiral.games.code_game import CodeGame
+
+        return CodeGame(name, is_frozen)
+
     register_game("TicTacToe-v0", tictactoe)
     register_textarena_games()
     register_game("Kuhn-v0", partial(kuhn, 2))
@@ -64,6 +69,8 @@ def _register() -> None:
     register_game("KuhnPoker-v1", paper_kuhn)
     register_game("SimpleNegotiation-v2", negotiation)
     register_game("RockPaperScissors-v0", rock_paper_scissors)
+    register_game("CodeGame-v0", partial(code_game, "CodeGame-v0", is_frozen=False))
+    register_game("CodeGame-v0-frozen", partial(code_game, "CodeGame-v0-frozen", is_frozen=True))
 
 
 _register()

@@ -18,7 +18,7 @@ class Traits:
 
     Attributes:
         seats (`int`, defaults to `2`):
-            Number of seats.
+            Number of seats. A game of one seat is a puzzle: it returns 1 where it is solved, and less where it is not.
         zero_sum (`bool`, defaults to `True`):
             Whether the returns of a finished game add up to zero.
         stochastic (`bool`, defaults to `False`):
@@ -81,12 +81,25 @@ class Match(ABC):
     def returns(self) -> tuple[float, ...]:
         """Payoff per seat, as the rules give it; zeros while the match goes on."""
 
+    def forfeited(self, offender: int, returns: tuple[float, ...]) -> tuple[float, ...]:
+        """Payoff per seat where a reply of `offender` held no legal move, which by the referee's lights is `returns`."""
+        del offender
+        return returns
+
 
 class Game(ABC):
     """Rules by name: makes matches, and knows what its moves look like."""
 
     name: str
     traits: Traits
+
+    def check(self) -> None:  # noqa: B027, most games can be played anywhere
+        """
+        To be called before anything expensive.
+
+        Raises:
+            RuntimeError: If it cannot be played on this machine.
+        """
 
     @abstractmethod
     def start(self, seed: int) -> Match:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from trl_spiral.games import kuhn, leduc, negotiation, tictactoe
+from trl_spiral.games import code_game, kuhn, leduc, negotiation, tictactoe
 from trl_spiral.games.base import Dealt, Match, get_game
+from trl_spiral.games.small_programs import small_program
 
 
 Lesson = Callable[[random.Random, bool, str], tuple[str, str]]
@@ -48,11 +50,22 @@ def negotiation_lessons(rng: random.Random, reading: bool, instruction: str) -> 
     return f"{seen}\n\nIf your {offer} is taken, what comes of it?", outcome
 
 
+def code_lessons(game: str, rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """The code game: any small program with what it prints or, for the guesser, what one prints."""
+    program, output = small_program(rng)
+    if reading:
+        return f"{code_game.reading(program)}\n\n{instruction}", f"\\boxed{{{output}}}"
+    seen = get_game(game).start(0).observe(code_game.GENERATOR).messages[0]["content"]
+    return f"{seen}\n\n{instruction}", f"{code_game.fenced(program)}\n\\boxed{{{output}}}"
+
+
 LESSONS: Mapping[str, Lesson] = {
     tictactoe.NAME: tictactoe.random_lessons,
     kuhn.NAME: kuhn_lessons,
     leduc.NAME: leduc_lessons,
     negotiation.NAME: negotiation_lessons,
+    code_game.NAME: partial(code_lessons, code_game.NAME),
+    code_game.FROZEN: partial(code_lessons, code_game.FROZEN),
 }
 """The lessons of every game that a tiny player can be made for."""
 

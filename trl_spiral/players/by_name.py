@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 from trl_spiral.games import Game
+from trl_spiral.games.code_game import FROZEN as FROZEN_CODE
+from trl_spiral.games.code_game import NAME as CODE
 from trl_spiral.games.negotiation import NAME as NEGOTIATION
 from trl_spiral.players.base import Player
+from trl_spiral.players.coders import RandomCoder
 from trl_spiral.players.equilibrium import EquilibriumPlayer
 from trl_spiral.players.hold import HoldPlayer
 from trl_spiral.players.mcts import MCTSPlayer
@@ -53,6 +56,8 @@ def scripted_player(name: str, game: Game) -> Player:
         return EquilibriumPlayer(game.name)
     if game.name == NEGOTIATION:
         return RandomNegotiator()
+    if game.name in (CODE, FROZEN_CODE):
+        return RandomCoder()
     if game.start(0).legal_actions() is None:
         raise ValueError(
             f"There is no random player for {game.name}, which cannot list its legal moves. Use an endpoint or a snapshot "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trl_spiral.prompts import INSTRUCTION, extract_move
+from trl_spiral.prompts import INSTRUCTION, read_move
 from trl_spiral.types import Observation, Reply, Request, Sampling, Turn
 
 
@@ -31,7 +31,7 @@ class EndpointPlayer:
         """The move in the reply. A truncated or lost reply holds none."""
         truncated, lost = reply.finish_reason == "length", reply.finish_reason == "lost"
         return Turn(
-            action=None if truncated or lost else extract_move(reply.text),
+            action=None if truncated or lost else read_move(observation, reply.text),
             text=reply.text,
             truncated=truncated,
             lost=lost,

@@ -72,7 +72,7 @@ class PolicyPlayer:
         text = self.renderer.text(reply.completion_ids)
         truncated, lost = reply.finish_reason == "length", reply.finish_reason == "lost"
         return Turn(
-            action=None if truncated or lost else self.renderer.move(text),
+            action=None if truncated or lost else self.renderer.move(text, observation.asks_program),
             text=text,
             prompt_ids=request.prompt_ids,
             completion_ids=reply.completion_ids,

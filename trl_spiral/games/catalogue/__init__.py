@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trl_spiral.games.base import game_names, get_game, register_game
-from trl_spiral.games.catalogue import boards, cards, dice, talk
+from trl_spiral.games.catalogue import boards, cards, dice, puzzles, talk
 from trl_spiral.games.catalogue.family import Family
 from trl_spiral.games.catalogue.refused import REFUSED
 from trl_spiral.games.textarena import TextArenaGame
@@ -21,7 +21,13 @@ from trl_spiral.games.textarena import TextArenaGame
 
 __all__ = ["FAMILIES", "REFUSED", "Family", "Listed", "family_of", "list_games", "register_textarena_games"]
 
-FAMILIES: tuple[Family, ...] = (*boards.FAMILIES, *dice.FAMILIES, *cards.FAMILIES, *talk.FAMILIES)
+FAMILIES: tuple[Family, ...] = (
+    *boards.FAMILIES,
+    *dice.FAMILIES,
+    *cards.FAMILIES,
+    *talk.FAMILIES,
+    *puzzles.FAMILIES,
+)
 
 _BY_NAME = {name: family for family in FAMILIES for name in family.names}
 

@@ -35,7 +35,6 @@ REFUSED: dict[str, str] = {
             "Sokoban-v0 -medium",
             "Sudoku-v0 -very-easy -easy -medium -hard",
             "ThreeCardMonte-v0",
-            "TowerOfHanoi-v0 -medium -hard -hardcore -extreme",
         ),
         f"{ONE}; {WORDS}": (
             "Hangman-v0 -hardcore",

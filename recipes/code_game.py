@@ -1,0 +1,154 @@
+# /// script
+# dependencies = ["trl-spiral[peft]"]
+# ///
+"""
+A language model writes programs whose output it can tell and its other self cannot, and guesses what such programs print.
+
+On a laptop, without arguments: makes a tiny player on the spot, which speaks a small language of programs (games/small_programs.py),
+knows its easy ones by heart and guesses at the others; lets it play both seats of the code game against itself; and prints how
+each seat does against the untrained player, before and after. Within 15 minutes on two cores, no GPU, no network. Programs run
+in a sandbox, which needs Linux: `trl-spiral doctor` tells whether this machine has what it takes.
+
+    accelerate launch recipes/code_game.py
+
+Against a guesser that stays as it was, the generator alone is trained, and need not know what its programs print:
+
+    accelerate launch recipes/code_game.py --games CodeGame-v0-frozen
+
+At full size, with LoRA (not run by us):
+
+    accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/code_game.py \
+        --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct
+
+What to expect, and why the laptop's settings are what they are: recipes/README.md.
+"""
+
+import sys
+
+import torch
+from transformers import ProgressCallback
+from trl import ModelConfig, TrlParser, get_peft_config
+
+from trl_spiral import Opponents, SpiralConfig, SpiralTrainer
+from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
+from trl_spiral.checks import check_reference, check_vllm
+from trl_spiral.games import get_game
+from trl_spiral.games.code_game import FROZEN, NAME
+from trl_spiral.invitations import invite
+from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
+
+
+GAMES = 500  # played in each seat at each evaluation: a score is then known to about 0.09
+
+BOTH = dict(
+    # A guesser that runs out of tokens loses, but by the other seat's length rather than its wit: nothing to learn from.
+    winner_learns_from_forfeit=False,
+)
+
+LAPTOP = dict(
+    **BOTH,
+    output_dir="code-game",
+    games=[NAME],
+    use_cpu=True,
+    bf16=False,
+    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    max_steps=80,
+    per_device_train_batch_size=128,
+    steps_per_generation=2,
+    num_iterations=1,
+    max_completion_length=40,  # the longest of the small programs, its output and the end of turn are 32 tokens
+    learning_rate=5e-4,
+    warmup_steps=5,
+    # Keeps programs readable and the guesser's mind on all kinds of them, while the reference follows: see spiral_kuhn.py.
+    beta=0.05,
+    sync_ref_model=True,
+    ref_model_mixup_alpha=0.2,
+    ref_model_sync_steps=20,
+    logging_steps=10,
+    save_steps=80,
+    report_to="none",
+)
+
+FULL = dict(
+    **BOTH,
+    output_dir="code-game-full",
+    games=[NAME],
+    use_peft=True,
+    lora_r=16,
+    lora_alpha=32,
+    max_steps=400,
+    learning_rate=2e-5,
+    lr_scheduler_type="constant",
+    per_device_train_batch_size=8,
+    gradient_accumulation_steps=2,
+    num_generations=2,
+    max_completion_length=1024,
+    logging_steps=1,
+    save_steps=50,
+)
+
+FROZEN_GUESSER = dict(games=[FROZEN], opponents="base")
+FROZEN_LAPTOP = dict(max_steps=60, save_steps=60)
+
+
+class FixedGuesser(Opponents):
+    """The policy writes every program, and the opponent reads it."""
+
+    def __call__(self, policy, seats, seed):
+        players = super().__call__(policy, seats, seed)
+        return policy, next((player for player in players if player is not policy), policy)
+
+
+def main(args: SpiralConfig, model_args: ModelConfig) -> None:
+    # Now, rather than when the tiny player has been made.
+    check_vllm(args)
+    check_reference(args, get_peft_config(model_args))
+    games = [get_game(name) for name in args.games]
+    for game in games:
+        game.check()
+    tiny = model_args.model_name_or_path is None
+    untrained = model_args.model_name_or_path
+    if tiny:
+        torch.set_num_threads(min(torch.get_num_threads(), 2))
+        untrained = make_tiny_player(TinyPlayerRecipe(games=tuple(args.games), seed=args.seed, steps=300, reading=0.5))
+    opponents = invite(args, games, args.device)
+    if args.games == [FROZEN]:
+        opponents = FixedGuesser(
+            opponents.shares, opponents.pool, args.matchmaking, opponents.players, opponents.engines
+        )
+    trainer = SpiralTrainer(model=untrained, args=args, matchmaker=opponents, peft_config=get_peft_config(model_args))
+    # Graded as it plays in training, at temperature 1; seat 0 writes, seat 1 guesses.
+    matches = MatchCallback(
+        trainer, args.games, (untrained,), pairs=GAMES if tiny else 100, every=20 if tiny else None, temperature=1.0
+    )
+    trainer.add_callback(matches)
+    trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
+    if not args.live:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(SelfPlayProgressCallback)
+
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+
+    if trainer.is_world_process_zero():
+        trainer.results_table = matches.table()
+        print(f"\n{trainer.results_table}\n\nModel, metrics and transcripts: {args.output_dir}")
+    trainer.save_model(args.output_dir)
+    trainer.save_state()
+    trainer.create_model_card(model_name="code-game")
+    if args.push_to_hub:
+        trainer.push_to_hub()
+
+
+def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
+    """What was asked for, and the settings above for the rest."""
+    parser = TrlParser((SpiralConfig, ModelConfig))
+    full_size = any(argument.startswith("--model_name_or_path") for argument in arguments)
+    settings = dict(FULL if full_size else LAPTOP)
+    if any(FROZEN in argument for argument in arguments):
+        settings |= FROZEN_GUESSER if full_size else FROZEN_GUESSER | FROZEN_LAPTOP
+    parser.set_defaults(**settings)
+    return parser.parse_args_and_config(arguments)
+
+
+if __name__ == "__main__":
+    main(*parse(sys.argv[1:]))
