@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from training_runs import RecordingTrainer, config, plain_trainer
@@ -11,7 +12,7 @@ from trl_spiral.advantages import ReturnsOnly
 from trl_spiral.callbacks import TranscriptCallback
 from trl_spiral.callbacks.transcripts import describe_run, trained_advantages
 from trl_spiral.evaluation.matches import play_matches
-from trl_spiral.evaluation.transcripts import GAMES, GameLog, make_record, read_games
+from trl_spiral.evaluation.transcripts import GAMES, GameLog, format_transcript, make_record, read_games
 from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
 from trl_spiral.rollout import Start, play, referee
@@ -34,6 +35,18 @@ class Silent:
         if observation.turns:
             return Turn(action=None, text="I would rather not.")
         return Turn(action=observation.legal_actions[0], text="fine")
+
+
+class TestFormatTranscript:
+    def test_a_reply_with_a_block_of_its_own_stays_in_one_block(self):
+        class Writing(Silent):
+            def ask(self, observation):
+                return replace(super().ask(observation), text="```python\nprint(1)\n```")
+
+        game = get_game("TicTacToe-v0")
+        episode = next(play([referee(Start(game, [Writing()] * 2, seed=5, play_seed=5))]))
+
+        assert "Wrote:\n\n````text\n```python\nprint(1)\n```\n````\n" in format_transcript(episode)
 
 
 class TestMakeRecord:

@@ -34,6 +34,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -66,18 +67,24 @@ def format_transcript(episode: Episode, prompt_text: Callable[[Sequence[int]], s
     lines += [f"- ending: {episode.ending}" + (f" ({episode.detail})" if episode.detail else "")]
     if episode.offender is not None:
         lines.append(f"- at fault: seat {episode.offender}")
-    moves = " ".join(f"{seat}:{move}" for seat, move in episode.moves)
+    moves = " ".join(f"{seat}:{' / '.join(move.splitlines())}" for seat, move in episode.moves)
     lines += [f"- moves: {moves}" + (f", of which {episode.opening} a random opening" if episode.opening else ""), ""]
     taken = [iter(trajectory.turns) for trajectory in episode.trajectories]
     for number, seat in enumerate(episode.order, start=1):
         turn = next(taken[seat])
         lines += [f"## Turn {number}: seat {seat}, {episode.players[seat]}", ""]
         if prompt_text is not None and turn.prompt_ids:
-            lines += ["Read:", "", "```text", prompt_text(turn.prompt_ids), "```", ""]
-        lines += ["Wrote:", "", "```text", turn.text, "```", ""]
+            lines += ["Read:", "", *_fenced(prompt_text(turn.prompt_ids)), ""]
+        lines += ["Wrote:", "", *_fenced(turn.text), ""]
         if turn.logprobs:
             lines += [f"{len(turn.completion_ids)} tokens, log-probability {sum(turn.logprobs):.3f}", ""]
     return "\n".join(lines)
+
+
+def _fenced(text: str) -> list[str]:
+    """A block of Markdown that ends where the text does, though the text may hold blocks itself."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return [f"{fence}text", text, fence]
 
 
 def write_transcripts(
