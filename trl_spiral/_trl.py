@@ -74,6 +74,10 @@ TRL_ATTRIBUTES = (
     "top_k",
     "min_p",
     "repetition_penalty",
+    "ref_model",
+    "reward_weights",
+    "num_generations",
+    "log_completions",
 )
 """Attributes of `GRPOTrainer` that are read or restored."""
 
@@ -102,6 +106,12 @@ OVERRIDDEN = {
     "create_model_card": ("self", "model_name", "dataset_name", "tags"),
 }
 """Methods that `SpiralTrainer` overrides, with their parameters."""
+
+OVERRIDDEN_BY_ALGORITHMS = {
+    "_get_train_sampler": ("self", "dataset"),
+    "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
+}
+"""Methods that `AlgorithmMixin` overrides beyond those of `AdvantageMixin`, which `SpiralTrainer` shares."""
 
 
 class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types are not read
@@ -754,6 +764,83 @@ def replace_log(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:
     for _ in range(min(len(values), len(entries))):
         entries.pop()
     entries.extend(values)
+
+
+class EpochSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # torch's types are not read
+    """
+    TRL's order of prompts, with that of each epoch a function of its number.
+
+    TRL draws one order after the other from one generator, which no checkpoint holds: a run that is resumed in its second epoch
+    goes through the first one's order again.
+
+    Args:
+        sampler (`Sampler`):
+            TRL's, which shuffles by a generator.
+        seed (`int`):
+            That of the first epoch; the next one's is one more.
+        epoch (`Callable`):
+            Tells how many epochs are over, part of one included.
+    """
+
+    def __init__(self, sampler: Any, seed: int, epoch: Callable[[], float]) -> None:
+        self.sampler = sampler
+        self.seed = seed
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.sampler.generator.manual_seed(self.seed + int(self.epoch()))
+        yield from self.sampler
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+def log_columns(trainer: GRPOTrainer) -> dict[str, Any]:
+    """The columns of TRL's completions table by name, each of which holds the latest batch of all ranks."""
+    logs = trainer._logs
+    columns = {name: logs[name] for name in ("prompt", "completion", "advantages")}
+    columns |= {f"rewards/{name}": values for name, values in logs["rewards"].items()}
+    return columns | {f"extra/{name}": values for name, values in logs["extra"].items()}
+
+
+def temperature_cells(trainer: GRPOTrainer) -> list[Any]:
+    """
+    Where the models that a trainer scores with keep their temperature: TRL builds it into their forward pass.
+
+    To be called before training, which may wrap that forward pass into others.
+
+    Raises:
+        RuntimeError: If it is not found, since then the loss would go by another temperature than sampling.
+    """
+    return [_temperature_cell(model) for model in (trainer.model, trainer.ref_model) if model is not None]
+
+
+def _temperature_cell(model: Any) -> Any:
+    while hasattr(model, "module"):  # as several processes wrap a reference model
+        model = model.module
+    forward = (model.get_base_model() if is_peft_model(model) else model).forward
+    while forward is not None:
+        function = getattr(forward, "__func__", forward)
+        names = function.__code__.co_freevars if hasattr(function, "__code__") else ()
+        if "temperature" in names:
+            return function.__closure__[names.index("temperature")]
+        forward = getattr(function, "__wrapped__", None)
+    raise RuntimeError(
+        f"The temperature at which {type(model).__name__} scores replies was not found: TRL builds it into the model by "
+        "`add_fused_lm_head`. Leave `temperature_ref_std` out, and report the version of TRL."
+    )
+
+
+def set_temperature(trainer: GRPOTrainer, temperature: float, cells: list[Any]) -> None:
+    """Sets every copy of the temperature that TRL made: that it samples with, and those that it scores with."""
+    trainer.temperature = temperature
+    if trainer.use_vllm:
+        trainer.vllm_generation.temperature = temperature
+    else:
+        trainer.generation_config.temperature = temperature
+        trainer.generation_kwargs["temperature"] = temperature
+    for cell in cells:
+        cell.cell_contents = temperature
 
 
 def appending_chat_template(tokenizer: Any) -> str | None:

@@ -28,6 +28,7 @@ from trl_spiral.advantages import (
     ReturnsOnly,
     RoleBaseline,
 )
+from trl_spiral.algorithms import AdvantageMixin
 from trl_spiral.callbacks.collapse import CollapseCallback
 from trl_spiral.callbacks.live import LiveCallback
 from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together, write_needed
@@ -58,8 +59,6 @@ from trl_spiral.state import (
     check_checkpoint,
     invalidate,
     newest_complete_checkpoint,
-    save_atomically,
-    state_file,
     write_marker,
 )
 from trl_spiral.types import BASE
@@ -70,7 +69,7 @@ logger = logging.getLogger(__name__)
 _REFERENCE_FILE = "selfplay_reference.safetensors"
 
 
-class SpiralTrainer(GRPOTrainer):
+class SpiralTrainer(AdvantageMixin, GRPOTrainer):
     """
     Trainer for self-play on multi-turn games, after [SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via
     Multi-Agent Multi-Turn Reinforcement Learning](https://huggingface.co/papers/2506.24119).
@@ -113,6 +112,7 @@ class SpiralTrainer(GRPOTrainer):
             the tokenizer has no chat template and no prompt style is chosen, or the launcher's world is not ours.
     """
 
+    _state_name = "selfplay_state"
     _tag_names = ["trl", "spiral", "self-play", "grpo"]
     _name = "SPIRAL"
     _paper = {
@@ -264,15 +264,7 @@ class SpiralTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         self._old_logps_due = False
         rows = self.rollout.batch
-        if len(rows) != len(output["advantages"]):
-            raise RuntimeError(
-                f"The trainer asked for {len(output['advantages'])} rows and the roll-out gave {len(rows)}."
-            )
         width = output["completion_ids"].size(1)
-        if self.args.sample_unit == "trajectory":
-            output["advantages"] = self._padded([row.advantages for row in rows], width)
-        else:
-            output["advantages"] = torch.tensor([row.advantage for row in rows], device=self.accelerator.device)
         waited = [row.version != self.state.global_step for row in rows]
         if self.model.training and any(waited) and not self._corrects_for_vllm:
             # TRL takes the first ratio for one where it can, which is wrong for rows that waited for this batch. Its
@@ -283,8 +275,18 @@ class SpiralTrainer(GRPOTrainer):
             tokenizer = self._tokenizer
             prompts = [[{"role": "user", "content": tokenizer.decode(row.prompt_ids)}] for row in rows]
             _trl.replace_log(self, "prompt", gather_object(prompts))
-            _trl.replace_log(self, "advantages", gather_object([row.advantage for row in rows]))
         return output
+
+    def _own_advantages(self, output):
+        rows = self.rollout.batch
+        if len(rows) != len(output["advantages"]):
+            raise RuntimeError(
+                f"The trainer asked for {len(output['advantages'])} rows and the roll-out gave {len(rows)}."
+            )
+        of_rows = [row.advantage for row in rows]
+        if self.args.sample_unit == "trajectory":
+            return self._padded([row.advantages for row in rows], output["completion_ids"].size(1)), of_rows
+        return torch.tensor(of_rows, device=self.accelerator.device), of_rows
 
     @property
     def _corrects_for_vllm(self) -> bool:
@@ -378,31 +380,21 @@ class SpiralTrainer(GRPOTrainer):
             change_together(self.pool, self.pool.start_anew, self.is_world_process_zero())
         if resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint, self.args.world_size)
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
-        return output._replace(training_loss=output.metrics["train_loss"])
-
-    def log(self, logs, start_time=None):
-        if "train_loss" in logs:
-            # transformers divides by the steps since a resume, and the loss that we restore is the whole run's.
-            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 0.001)
-        super().log(logs, start_time)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
 
     def _save_checkpoint(self, model, trial):
         # A folder of that name may be there already, whole; it is not whole from here on.
         invalidate(Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
 
-    def _save_rng_state(self, output_dir):
-        # Called on every rank, before the push to the Hub and before older checkpoints are rotated away.
-        super()._save_rng_state(output_dir)
-        folder = Path(output_dir)
+    def _own_state(self):
         if self.rollout.opponents:
             self.rollout.state.opponents = self.rollout.opponents.state_dict()
-        state = {
-            "rollout": self.rollout.state.state_dict(),
-            "cycle": _trl.cycle_state(self),
-        }
-        save_atomically(state, folder / state_file(self.args.process_index))
+        return {"rollout": self.rollout.state.state_dict()}
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        folder = Path(output_dir)
         if self.args.sync_ref_model and self.is_world_process_zero():
             # TRL reloads the reference from the initial model, not as far as it has been moved.
             save_model(self.accelerator.unwrap_model(self.ref_model), str(folder / _REFERENCE_FILE))
@@ -413,19 +405,13 @@ class SpiralTrainer(GRPOTrainer):
         if self.is_world_process_zero():
             write_marker(folder, self.args.world_size)
 
-    def _load_rng_state(self, checkpoint):
-        super()._load_rng_state(checkpoint)
-        if checkpoint is None:
-            return
-        folder = Path(checkpoint)
-        state = torch.load(folder / state_file(self.args.process_index), map_location="cpu", weights_only=True)
+    def _restore_own_state(self, state, folder):
         self.rollout.restore(RolloutState.from_state_dict(state["rollout"]))
-        self._restore_opponents(checkpoint)
-        _trl.restore_cycle(self, state["cycle"])
+        self._restore_opponents(folder)
         if self.args.sync_ref_model:
             load_model(self.accelerator.unwrap_model(self.ref_model), folder / _REFERENCE_FILE)
 
-    def _restore_opponents(self, checkpoint: str) -> None:
+    def _restore_opponents(self, checkpoint: Path) -> None:
         opponents, saved = self.rollout.opponents, self.rollout.state.opponents or {}
         if opponents is None:
             return

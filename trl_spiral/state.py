@@ -79,9 +79,9 @@ class RolloutState:
         return cls(**{**state, "kept": [Row(**row) for row in state["kept"]]})
 
 
-def state_file(rank: int) -> str:
+def state_file(rank: int, name: str = "selfplay_state") -> str:
     """Name of a rank's file in a checkpoint."""
-    return f"selfplay_state_{rank}.pt"
+    return f"{name}_{rank}.pt"
 
 
 def save_atomically(value: Any, path: Path) -> None:

@@ -1,0 +1,135 @@
+# /// script
+# dependencies = ["trl-spiral"]
+# ///
+"""
+A language model learns Connections, to sort words into groups, by any of the algorithms that `--algorithm` names.
+
+On a laptop, without arguments: makes a tiny model on the spot, which has learned which words go together but not what to do
+with a puzzle, and trains it on puzzles of two groups of three words. Puzzles of categories that were held out are scored
+before and after. Some minutes on two cores, no GPU, no network.
+
+    accelerate launch recipes/grpo_connections.py
+    accelerate launch recipes/grpo_connections.py --algorithm gpg
+
+At full size, the whole puzzle of sixteen words (not run by us):
+
+    accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/grpo_connections.py \
+        --model_name_or_path Qwen/Qwen3-4B --task connections --report_to wandb
+
+What to expect: recipes/README.md.
+"""
+
+import random
+import sys
+from dataclasses import dataclass, field
+
+import torch
+from datasets import Dataset
+from trl import ModelConfig, TrlParser, get_peft_config
+
+from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
+from trl_spiral.tasks import Task, TaskReward, get_task, task_dataset
+from trl_spiral.tiny_solver import make_tiny_solver
+
+
+LAPTOP = dict(
+    output_dir="grpo-connections",
+    use_cpu=True,
+    bf16=False,
+    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    max_steps=200,
+    per_device_train_batch_size=128,
+    per_device_eval_batch_size=256,
+    num_generations=8,
+    num_generations_eval=1,
+    max_completion_length=16,  # six words, what stands between them and the end of turn
+    learning_rate=1e-3,  # and from there to 0
+    logging_steps=20,
+    save_steps=200,
+    report_to="none",
+)
+
+FULL = dict(
+    output_dir="grpo-connections-full",
+    max_steps=500,
+    per_device_train_batch_size=8,
+    gradient_accumulation_steps=8,
+    num_generations=8,
+    num_generations_eval=1,
+    max_completion_length=2048,
+    learning_rate=1e-6,
+    logging_steps=1,
+    save_steps=50,
+)
+
+
+@dataclass
+class Puzzles:
+    """What is trained on."""
+
+    task: str = field(default="connections-small", metadata={"help": "Name of the task."})
+    problems: int = field(default=20_000, metadata={"help": "Puzzles to train on."})
+    held_out: int = field(default=512, metadata={"help": "Puzzles, of other categories, to score before and after."})
+
+
+def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> None:
+    task, model, tokenizer = get_task(puzzles.task), model_args.model_name_or_path, None
+    if model is None:
+        torch.set_num_threads(min(torch.get_num_threads(), 2))
+        atoms = rf"\b(?:{'|'.join(word for words in task.categories.values() for word in words)})\b"
+        model, tokenizer = make_tiny_solver(lessons(task, args.seed), atoms, args.seed, steps=1500)
+    trainer = AlgorithmTrainer(
+        model=model,
+        args=args,
+        processing_class=tokenizer,
+        reward_funcs=TaskReward(task),
+        train_dataset=Dataset.from_list(task_dataset(task, "train", puzzles.problems, args.seed)),
+        eval_dataset=Dataset.from_list(task_dataset(task, "validation", puzzles.held_out)),
+        peft_config=get_peft_config(model_args),
+    )
+    before = trainer.evaluate()
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    after = trainer.evaluate()
+
+    if trainer.is_world_process_zero():
+        for when, scores in (("before", before), ("after", after)):
+            # Of one reply to each puzzle.
+            margin = 1.96 * scores["eval_reward_std"] / puzzles.held_out**0.5
+            solved = scores[f"eval_{task.name}/solved"]
+            print(f"{when}: mean score {scores['eval_reward']:.3f} ± {margin:.3f}, solved {100 * solved:.1f} %")
+    trainer.save_model(args.output_dir)
+
+
+def lessons(task: Task, seed: int) -> list[tuple[list[dict[str, str]], str]]:
+    """
+    What the tiny model reads first: words of one kind, of all categories, and puzzles answered at random.
+
+    So it knows the words of held-out categories, as a large model would, and has never seen a puzzle solved but by chance.
+    """
+    rng = random.Random(seed)
+    taught = []
+    for words in task.categories.values():
+        for _ in range(100):
+            like, *others = rng.sample(words, task.size + 1)
+            taught.append(([{"role": "user", "content": f"Words like {like}."}], ", ".join(others)))
+    for problem in [*task.problems("train", 6000, seed), *task.problems("validation", 2000, seed)]:
+        words, numbers = problem.data["words"], sorted([*range(task.groups)] * task.size)
+        # As the words stand in the puzzle, which is at random too and soon learned, and any other way.
+        for order in (numbers, rng.sample(numbers, len(numbers))):
+            groups: dict[int, list[str]] = {}
+            for number, word in zip(order, words, strict=True):
+                groups.setdefault(number, []).append(word)
+            taught.append((list(problem.messages), "; ".join(map(", ".join, groups.values()))))
+    return taught
+
+
+def parse(arguments: list[str]) -> tuple[Puzzles, AlgorithmConfig, ModelConfig]:
+    """What was asked for, and the settings above for the rest."""
+    parser = TrlParser((Puzzles, AlgorithmConfig, ModelConfig))
+    full_size = any(argument.startswith("--model_name_or_path") for argument in arguments)
+    parser.set_defaults(**(FULL if full_size else LAPTOP))
+    return parser.parse_args_and_config(arguments)
+
+
+if __name__ == "__main__":
+    main(*parse(sys.argv[1:]))

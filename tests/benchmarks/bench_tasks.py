@@ -1,0 +1,56 @@
+"""
+What the tasks cost: making a thousand puzzles, and scoring replies that no honest model writes.
+
+    python tests/benchmarks/bench_tasks.py
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from trl_spiral.tasks import get_task
+
+
+HOSTILE = {
+    "a million brackets": "[" * 10**6,
+    "a million letters": "a" * 10**6,
+    "boxes in boxes": "\\boxed{" * 10**5,
+    "braces in a box": "\\boxed{" + "{" * 10**6,
+    "thoughts in thoughts": "<think>" * 10**5,
+    "commas and semicolons": "\\boxed{" + "a,;" * 5_000 + "}",
+    "ten thousand moves": str([[1, 0, 2], [1, 2, 0]] * 5_000),
+    "as many moves as are read": "\\boxed{" + str([[1, 0, 2], [1, 2, 0]] * 680) + "}",
+    "spaces": "[[1, 0, 2]," + " " * 16_000,
+    "digits of another script": "[[１, ０, ２]]",
+    "a long number": "[[" + "1" * 16_000 + ", 0, 2]]",
+    "code": "[[__import__('os').abort(), 0, 2]]",
+    "control characters": "\x00\u202e\ud800" * 10**5,
+}
+
+
+def best_of(call, times: int = 5) -> float:
+    """Milliseconds of the quickest of some calls."""
+    taken = []
+    for _ in range(times):
+        start = perf_counter()
+        call()
+        taken.append(perf_counter() - start)
+    return 1e3 * min(taken)
+
+
+def main() -> None:
+    print("| task | 1,000 problems, s |\n|---|---:|")
+    for name in ("connections-easy", "connections-medium", "connections-hard", "connections", "hanoi"):
+        print(f"| {name} | {best_of(lambda name=name: get_task(name).problems('train', 1000), 1) / 1e3:.2f} |")
+    print("\n| reply | connections, ms | hanoi, ms |\n|---|---:|---:|")
+    for what, response in HOSTILE.items():
+        cells = []
+        for task in map(get_task, ("connections", "hanoi-standard")):
+            (problem,) = task.problems("train", 1)
+            value = task.score(problem, response).value
+            cells.append(f"{best_of(lambda: task.score(problem, response)):.2f} (worth {value:g})")  # noqa: B023
+        print(f"| {what} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+import random
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from trl_spiral.tasks import get_task
+from trl_spiral.tasks.connections import (
+    HERRINGS,
+    Connections,
+    count_herrings,
+    load_categories,
+    read_groups,
+    small_categories,
+)
+
+
+CATEGORIES = load_categories()
+HOLDING: dict[str, list[frozenset[str]]] = {}  # the categories of a word
+for known in map(frozenset, CATEGORIES.values()):
+    for word in known:
+        HOLDING.setdefault(word, []).append(known)
+
+
+def solutions(words, size=4):
+    """
+    Every way to sort words into groups that each stand in some category.
+
+    Not as the generator counts them: sets in place of bit masks, and the group of one word after the other in place of a
+    list of all groups.
+    """
+    if not words:
+        return {frozenset()}
+    first, rest = words[0], words[1:]
+    groups = {
+        frozenset((first, *others))
+        for known in HOLDING[first]
+        for others in combinations([word for word in rest if word in known], size - 1)
+    }
+    return {
+        frozenset([group, *more])
+        for group in groups
+        for more in solutions([word for word in rest if word not in group], size)
+    }
+
+
+def written(groups):
+    return "; ".join(", ".join(group) for group in groups)
+
+
+class TestCategories:
+    def test_are_many_and_large(self):
+        assert len(CATEGORIES) >= 150
+        assert all(len(words) >= 8 for words in CATEGORIES.values())
+
+    def test_hold_a_word_once_each(self):
+        for words in CATEGORIES.values():
+            assert len(set(words)) == len(words)
+            assert all(word.isascii() and word.isalpha() and word.islower() for word in words)
+
+    def test_share_plenty_of_words(self):
+        times = Counter(word for words in CATEGORIES.values() for word in words)
+
+        assert sum(number > 1 for number in times.values()) >= 300
+
+    def test_are_in_one_split_each(self):
+        task = Connections()
+        train, validation = task.split("train"), task.split("validation")
+
+        assert set(train).isdisjoint(validation)
+        assert {**train, **validation} == CATEGORIES
+        assert len(validation) == len(CATEGORIES) // 5
+
+    def test_of_the_small_variant_are_few_and_share_no_word(self):
+        words = [word for known in small_categories().values() for word in known]
+
+        assert len(small_categories()) == 40
+        assert len(words) == len(set(words)) == 240
+
+
+class TestPuzzles:
+    def test_have_exactly_one_solution(self):
+        # 500 of each split, the levels in turn.
+        for split in ("train", "validation"):
+            for problem in Connections().problems(split, 500):
+                right = frozenset(frozenset(group) for group in problem.data["groups"].values())
+
+                assert solutions(problem.data["words"]) == {right}
+
+    @pytest.mark.parametrize("split", ["train", "validation"])
+    def test_are_of_their_split_alone(self, split):
+        task = Connections()
+        known = task.split(split)
+        for problem in task.problems(split, 100):
+            groups = problem.data["groups"]
+
+            assert set(groups) <= set(known)
+            assert all(set(group) <= set(known[name]) for name, group in groups.items())
+            assert len({word for group in groups.values() for word in group}) == 16
+            assert sorted(problem.data["words"]) == sorted(word for group in groups.values() for word in group)
+
+    @pytest.mark.parametrize("level", HERRINGS)
+    def test_have_as_many_herrings_as_their_level_says(self, level):
+        fewest, most = HERRINGS[level]
+        for problem in get_task(f"connections-{level}").problems("train", 50):
+            assert problem.data["level"] == level
+            assert fewest <= count_herrings(problem.data["groups"], CATEGORIES) <= most
+
+    def test_take_the_levels_in_turn(self):
+        assert [p.data["level"] for p in Connections().problems("train", 4)] == ["easy", "medium", "hard", "easy"]
+
+    def test_do_not_show_their_groups_by_the_order_of_their_words(self):
+        together = 0
+        for problem in Connections("easy").problems("train", 200):
+            first, second = problem.data["words"][:2]
+            together += any({first, second} <= set(group) for group in problem.data["groups"].values())
+
+        # A word's neighbour is one of its three mates among fifteen in a fifth of all cases: 40, with a deviation of 5.7.
+        assert 15 < together < 65
+
+    def test_are_the_same_for_the_same_seed(self):
+        task = Connections()
+
+        assert task.problems("train", 6, seed=1) == task.problems("train", 9, seed=1)[:6]
+        assert task.problems("train", 6, seed=1) != task.problems("train", 6, seed=2)
+        assert len({problem.id for problem in task.problems("train", 60)}) == 60
+
+    def test_that_cannot_be_made_are_refused(self):
+        twins = {f"kind {number}": ("a", "b", "c", "d") for number in range(10)}
+
+        with pytest.raises(ValueError, match="tries gave no easy puzzle of 4 groups of 4 words with one solution"):
+            Connections("easy", categories=twins).problems("train", 1)
+
+    def test_of_an_unknown_level_are_refused(self):
+        with pytest.raises(ValueError, match="`level` \\('cruel'\\) must be one of 'easy', 'medium', 'hard'"):
+            Connections("cruel")
+
+
+TASK = Connections()
+(PROBLEM,) = TASK.problems("train", 1)
+RIGHT = list(PROBLEM.data["groups"].values())
+SWAPPED = [[*RIGHT[0][:3], RIGHT[1][3]], [*RIGHT[1][:3], RIGHT[0][3]], *RIGHT[2:]]
+
+
+def value(groups):
+    return TASK.score(PROBLEM, groups if isinstance(groups, str) else written(groups)).value
+
+
+class TestScore:
+    def test_of_the_solution_is_one(self):
+        score = TASK.score(PROBLEM, f"I see.\n\\boxed{{{written(RIGHT)}}}")
+
+        assert (score.value, score.solved) == (1.0, True)
+        assert set(score.detail["found"]) == set(PROBLEM.data["groups"])
+
+    def test_counts_right_groups_and_overlaps(self):
+        score = TASK.score(PROBLEM, written(SWAPPED))
+
+        # Two groups of four are right, and of the others three words of four: (2 / 4 + (4 + 4 + 3 + 3) / 4 / 4) / 2.
+        assert score.value == pytest.approx((0.5 + 0.875) / 2)
+        assert not score.solved
+        assert score.detail["overlaps"] == [3, 3, 4, 4]
+
+    def test_of_a_partition_at_random_is_a_quarter(self):
+        rng = random.Random(0)
+        values = []
+        for _ in range(2000):
+            words = rng.sample(PROBLEM.data["words"], 16)
+            values.append(value([words[start : start + 4] for start in range(0, 16, 4)]))
+
+        # 0.247 over 20,000 partitions; the least that there is has one word of each group in each.
+        assert sum(values) / 2000 == pytest.approx(0.247, abs=0.01)
+        assert min(values) >= 0.125
+
+    def test_takes_letters_of_either_case_and_any_order(self):
+        shuffled = [list(reversed(group)) for group in reversed(RIGHT)]
+
+        assert value(written(shuffled).upper()) == 1.0
+        assert value("\\boxed{" + "\n".join(", ".join(group) for group in RIGHT) + "}") == 1.0
+
+    @pytest.mark.parametrize(
+        "hack",
+        [
+            RIGHT[:1],
+            RIGHT[:1] * 4,
+            RIGHT[:3],
+            [*RIGHT[:3], RIGHT[0]],
+            [*RIGHT, RIGHT[0]],
+            [*RIGHT[:3], [*RIGHT[3][:3], RIGHT[0][0]]],  # overlapping groups
+            [*RIGHT[:3], [*RIGHT[3][:3], "zebra"]],  # a word that is not in the puzzle
+            [*RIGHT[:3], RIGHT[3][:3]],
+            [*RIGHT[:3], [*RIGHT[3], "zebra"]],
+            [[word for group in RIGHT for word in group]],
+            [[word] for group in RIGHT for word in group],
+            written(RIGHT[:1]).upper(),
+            written(RIGHT).replace(",", ""),
+            "",
+            "; ; ;",
+            "<think>" + written(RIGHT),
+            "Some prose.\n" + written(RIGHT),
+        ],
+    )
+    def test_of_anything_but_a_partition_is_nothing(self, hack):
+        assert value(hack) == 0.0
+
+    def test_of_a_small_puzzle_goes_by_its_size(self):
+        task = get_task("connections-small")
+        (problem,) = task.problems("validation", 1)
+        (first, second) = problem.data["groups"].values()
+
+        assert task.score(problem, written([first, second])).value == 1.0
+        # No group is right, and of each two words of three: (0 + 2 / 3) / 2.
+        assert task.score(problem, written([[*first[:2], second[2]], [*second[:2], first[2]]])).value == pytest.approx(
+            1 / 3
+        )
+
+
+class TestReading:
+    def test_keeps_no_trace_of_the_spaces(self):
+        assert read_groups("\\boxed{ A b ,c;\n\nD,  e }") == [["a b", "c"], ["d", "e"]]
+
+
+class TestSteps:
+    def test_show_the_groups_as_they_are_found(self):
+        frames = TASK.steps(PROBLEM, written(SWAPPED))
+
+        assert len(frames) == 6
+        assert all(word in frames[0] for word in PROBLEM.data["words"])
+        assert "3 of 4 belong together" in frames[1]
+        assert f"right: {list(PROBLEM.data['groups'])[2]}" in frames[3]
+        assert RIGHT[3][0] in frames[3] and RIGHT[2][0] not in frames[3].split("\n\n")[1]
+        assert frames[-1].startswith("Solution\n")
+
+    def test_say_what_is_wrong_with_what_is_no_answer(self):
+        frames = TASK.steps(PROBLEM, written(RIGHT[:1]))
+
+        assert len(frames) == 3
+        assert "Not an answer: not 4 groups of 4 words." in frames[1]

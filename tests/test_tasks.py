@@ -1,0 +1,157 @@
+import json
+import random
+
+import pytest
+
+from trl_spiral.tasks import (
+    Problem,
+    Score,
+    Task,
+    TaskReward,
+    base,
+    get_task,
+    read_answer,
+    register_task,
+    task_dataset,
+    task_names,
+)
+
+
+class Sums(Task):
+    """A task of a user's, as the README shows it."""
+
+    name = "sums"
+
+    def problems(self, split, number, seed=0):
+        rng = random.Random(f"{split}-{seed}")
+        # Both splits have sums of their own: even ones are trained on.
+        return [self.problem(2 * rng.randrange(50) + (split == "validation")) for _ in range(number)]
+
+    def problem(self, total):
+        question = {"role": "user", "content": f"Name two numbers whose sum is {total}, as \\boxed{{a + b}}."}
+        return Problem(f"sums-{total}", (question,), {"total": total})
+
+    def score(self, problem, response):
+        numbers = [part.strip() for part in (read_answer(response) or "").split("+")]
+        if len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+            return Score(0.0, False, {"numbers": 0})
+        right = sum(int(number[:9]) for number in numbers) == problem.data["total"]
+        return Score(float(right), right, {"numbers": 2})
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """The registry, put back afterwards."""
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.setattr(base, "_TASKS", dict(base._TASKS))
+
+
+class TestRegistry:
+    def test_has_ours(self):
+        assert {"connections", "connections-hard", "connections-small", "hanoi", "hanoi-small"} <= set(task_names())
+
+    def test_takes_a_users_task(self, registry):
+        register_task("sums", Sums)
+
+        assert get_task("sums") is get_task("sums")
+        assert "sums" in task_names()
+
+    def test_refuses_a_name_that_is_taken(self):
+        with pytest.raises(ValueError, match="'hanoi' is registered already"):
+            register_task("hanoi", Sums)
+
+    @pytest.mark.parametrize(
+        ("name", "hint"), [("Conections", "Did you mean 'connections'"), ("zzz", "There are connections, ")]
+    )
+    def test_names_the_closest_where_there_is_none(self, name, hint):
+        with pytest.raises(ValueError, match=f"There is no task called {name!r}. {hint}"):
+            get_task(name)
+
+
+@pytest.fixture(params=task_names())
+def task(request):
+    return get_task(request.param)
+
+
+class TestEveryTask:
+    def test_has_the_name_that_it_is_registered_under(self):
+        assert [get_task(name).name for name in task_names()] == task_names()
+
+    def test_has_problems_that_survive_json(self, task):
+        for problem in task.problems("train", 5):
+            assert json.loads(json.dumps(problem.data)) == problem.data
+            assert {message["role"] for message in problem.messages} == {"user"}
+
+    def test_names_a_problem_by_its_id(self, task):
+        known = {}
+        for problem in task.problems("validation", 30):
+            assert known.setdefault(problem.id, problem.data) == problem.data
+
+    def test_scores_anything(self, task):
+        (problem,) = task.problems("train", 1)
+        hostile = [
+            *("[" * 10**6, "\\boxed{" * 10**5, "<think>" * 10**5, "9" * 10**6, ",;" * 10**6, "\\boxed{" + "{" * 10**6),
+            *("[[１, ２, ３]]", "[[²,0,1]]", "\x00", "\ud800", "\u202e[[1,0,2]]", "__import__('os').abort()"),
+        ]
+        for response in hostile:
+            score = task.score(problem, response)
+
+            assert (score.value, score.solved) == (0.0, False)
+            assert json.dumps(score.detail)
+            assert all(isinstance(frame, str) for frame in task.steps(problem, response))
+
+    def test_runs_nothing_that_a_reply_says(self, task, monkeypatch):
+        for name in ("eval", "exec", "compile", "__import__"):
+            monkeypatch.setattr(f"builtins.{name}", lambda *_, **__: pytest.fail("a reply was evaluated"))
+
+        assert task.score(PROBLEMS[task.name], "[[__import__('os').abort(), 0, 2]]").value == 0.0
+
+
+PROBLEMS = {name: get_task(name).problems("train", 1)[0] for name in task_names()}
+
+
+class TestReadAnswer:
+    def test_takes_what_a_box_holds_however_many_lines(self):
+        assert read_answer("So:\n\\boxed{a, b;\nc, d}\nDone.") == "a, b;\nc, d"
+
+    def test_takes_long_ones_and_no_endless_ones(self):
+        assert read_answer("\\boxed{" + "1" * base.MAX_ANSWER + "}") == "1" * base.MAX_ANSWER
+        assert read_answer("\\boxed{" + "1" * (base.MAX_ANSWER + 1) + "}") is None
+
+
+class TestScore:
+    @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+    def test_is_a_share(self, value):
+        with pytest.raises(ValueError, match="must be in \\[0, 1\\]"):
+            Score(value, False)
+
+
+class TestTaskReward:
+    def test_scores_rows_of_the_data_set(self):
+        rows = task_dataset(Sums(), "train", 3)
+        totals = [json.loads(row["problem"])["data"]["total"] for row in rows]
+        replies = [f"\\boxed{{{total} + 0}}" for total in totals[:2]] + ["\\boxed{1 + 0}"]
+        logged = {}
+        reward = TaskReward(Sums())
+        values = reward(
+            prompts=[row["prompt"] for row in rows],
+            completions=[[{"role": "assistant", "content": reply}] for reply in replies],
+            problem=[row["problem"] for row in rows],
+            log_metric=logged.__setitem__,
+        )
+
+        assert values == [1.0, 1.0, 0.0]
+        assert logged == {"sums/solved": pytest.approx(2 / 3)}
+        assert reward.__name__ == "sums"
+
+    def test_takes_plain_text_too(self):
+        (row,) = task_dataset("hanoi-small", "train", 1)
+
+        assert TaskReward("hanoi-small")(completions=["[]"], problem=[row["problem"]]) == [0.0]
+
+    def test_agrees_with_the_task_on_every_row(self, task):
+        problems = task.problems("validation", 4, seed=3)
+        rows = task_dataset(task, "validation", 4, seed=3)
+
+        assert [json.loads(row["problem"])["id"] for row in rows] == [problem.id for problem in problems]
+        assert [row["prompt"] for row in rows] == [[dict(m) for m in problem.messages] for problem in problems]

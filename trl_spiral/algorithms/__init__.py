@@ -1,0 +1,9 @@
+"""GRPO, Dr. GRPO, GPG, REINFORCE and RLOO by name, over TRL's own trainer, with a temperature that follows the rewards."""
+
+from __future__ import annotations
+
+from trl_spiral.algorithms.config import ALGORITHMS, AlgorithmConfig
+from trl_spiral.algorithms.trainer import AdvantageMixin, AlgorithmMixin, AlgorithmTrainer
+
+
+__all__ = ["ALGORITHMS", "AdvantageMixin", "AlgorithmConfig", "AlgorithmMixin", "AlgorithmTrainer"]

@@ -1,0 +1,280 @@
+"""Configuration of `AlgorithmTrainer`: an algorithm by name, as TRL's options and what TRL lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """
+    What a name stands for.
+
+    Attributes:
+        title (`str`):
+            What a model card calls it.
+        paper (`tuple[str, str]`, *optional*):
+            The arXiv number and the title of its paper, where it has one there.
+        losses (`tuple[str, ...]`):
+            TRL's loss types that go with it, the default one first.
+        scale_rewards (`str`):
+            TRL's option of that name.
+        plain (`bool`):
+            Whether it is a plain policy gradient, with neither a ratio of policies nor a KL term in its loss.
+    """
+
+    title: str
+    paper: tuple[str, str] | None
+    losses: tuple[str, ...]
+    scale_rewards: str
+    plain: bool
+
+
+ALGORITHMS = {
+    "grpo": Algorithm(
+        "GRPO",
+        ("2402.03300", "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models"),
+        losses=("dapo", "grpo"),
+        scale_rewards="group",
+        plain=False,
+    ),
+    "dr_grpo": Algorithm(
+        "Dr. GRPO",
+        ("2503.20783", "Understanding R1-Zero-Like Training: A Critical Perspective"),
+        losses=("dr_grpo",),
+        scale_rewards="none",
+        plain=False,
+    ),
+    "gpg": Algorithm(
+        "GPG",
+        ("2504.02546", "GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning"),
+        losses=("dapo",),
+        scale_rewards="none",
+        plain=True,
+    ),
+    # Williams, 1992, is on no arXiv.
+    "reinforce": Algorithm("REINFORCE", None, losses=("dr_grpo", "luspo", "dapo"), scale_rewards="none", plain=True),
+    "rloo": Algorithm(
+        "RLOO",
+        (
+            "2402.14740",
+            "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs",
+        ),
+        losses=("dr_grpo", "luspo", "dapo"),
+        scale_rewards="none",
+        plain=True,
+    ),
+}
+
+BASELINES = ("none", "batch", "ema")
+
+_OWN_DEFAULTS = {
+    "gpg": {"gpg_min_useful": 0.6, "gpg_max_resamples": 4},
+    "reinforce": {"reinforce_baseline": "none"},
+}
+"""Options that one algorithm alone has. The threshold is GPG's own."""
+
+_DECAY = 0.95
+"""SPIRAL's, for its baselines of returns (arXiv 2506.24119)."""
+
+
+@dataclass
+class AlgorithmConfig(GRPOConfig):
+    r"""
+    Configuration class for the [`AlgorithmTrainer`].
+
+    This class includes only the parameters that choose an algorithm and adapt the temperature. For a full list of training
+    arguments, please refer to the [`~trl.GRPOConfig`] and [`~transformers.TrainingArguments`] documentation.
+
+    Parameters:
+        > Parameters that control the algorithm
+
+        algorithm (`str`, *optional*, defaults to `"grpo"`):
+            One of:
+
+            - `"grpo"`: [GRPO](https://huggingface.co/papers/2402.03300), its loss a mean over the batch's tokens;
+              `loss_type="grpo"` for the paper's mean over each completion.
+            - `"dr_grpo"`: [Dr. GRPO](https://huggingface.co/papers/2503.20783).
+            - `"gpg"`: [GPG](https://huggingface.co/papers/2504.02546).
+            - `"reinforce"`: [REINFORCE](https://doi.org/10.1007/BF00992696), its loss the sum over each completion's tokens
+              divided by `max_completion_length`; `loss_type="luspo"` for the sum itself, `"dapo"` for a mean over the batch's
+              tokens.
+            - `"rloo"`: [RLOO](https://huggingface.co/papers/2402.14740), with the same losses.
+        loss_type (`str`, *optional*):
+            As in [`~trl.GRPOConfig`]; the algorithm's by default. One that is not the algorithm's is refused.
+        scale_rewards (`str`, *optional*):
+            As in [`~trl.GRPOConfig`]; the algorithm's by default. Any other is refused.
+        gpg_min_useful (`float`, *optional*):
+            The β_th of GPG, in [0, 1]; 0.6 by default. Where less than this share of a batch's groups has rewards that
+            differ, more prompts are drawn, and useful groups take the place of useless ones. 0 never draws more.
+        gpg_max_resamples (`int`, *optional*):
+            How often more prompts are drawn for one batch, each time as many as the batch has; 4 by default. What is there
+            then is trained on.
+        reinforce_baseline (`str`, *optional*):
+            What REINFORCE subtracts from rewards: `"none"` (the default), `"batch"` for the mean of the batch over all ranks,
+            or `"ema"` for a moving average of these means.
+        reinforce_baseline_decay (`float`, *optional*):
+            Share of the moving average kept at each batch, in [0, 1); 0.95 by default.
+
+        > Parameters that control the temperature
+
+        temperature_ref_std (`float`, *optional*):
+            Adapts the temperature to `temperature * temperature_ref_std / std`, where `std` is the standard deviation of the
+            previous batch's rewards over all ranks. By default the temperature stays. Choose what rewards deviate by
+            when training goes well: those of 0 and 1 deviate by 0.5 at most.
+        temperature_min, temperature_max (`float`, *optional*, defaults to `0.6` and `2.0`):
+            Bounds of the adapted temperature.
+    """
+
+    # Parameters that control the algorithm
+    algorithm: str = field(
+        default="grpo", metadata={"help": "One of 'grpo', 'dr_grpo', 'gpg', 'reinforce' and 'rloo'."}
+    )
+    loss_type: str | None = field(
+        default=None, metadata={"help": "Loss of `GRPOTrainer`. Default: the algorithm's; others are refused."}
+    )
+    scale_rewards: str | None = field(
+        default=None, metadata={"help": "Scaling of rewards. Default: the algorithm's; any other is refused."}
+    )
+    gpg_min_useful: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share of groups whose rewards differ below which GPG draws more prompts, in [0, 1]. Default: 0.6."
+        },
+    )
+    gpg_max_resamples: int | None = field(
+        default=None, metadata={"help": "How often GPG draws more prompts for one batch. Default: 4."}
+    )
+    reinforce_baseline: str | None = field(
+        default=None,
+        metadata={"help": "What REINFORCE subtracts from rewards: 'none', 'batch' or 'ema'. Default: 'none'."},
+    )
+    reinforce_baseline_decay: float | None = field(
+        default=None,
+        metadata={"help": "Share of the 'ema' baseline kept at each batch, in [0, 1). Default: 0.95."},
+    )
+
+    # Parameters that control the temperature
+    temperature_ref_std: float | None = field(
+        default=None,
+        metadata={
+            "help": "Standard deviation of rewards at which `temperature` is right; with less it rises, with more it falls. "
+            "By default it stays."
+        },
+    )
+    temperature_min: float = field(default=0.6, metadata={"help": "Lower bound of the adapted temperature."})
+    temperature_max: float = field(default=2.0, metadata={"help": "Upper bound of the adapted temperature."})
+
+    def __post_init__(self):
+        self._resolve()
+        super().__post_init__()
+        self._check_algorithm()
+        self._check_own_options()
+        self._check_temperature()
+
+    def _resolve(self):
+        """Fills in what the algorithm says, and refuses what contradicts it."""
+        name = self.algorithm
+        if name not in ALGORITHMS:
+            raise ValueError(f"`algorithm` ({name!r}) must be one of {', '.join(map(repr, ALGORITHMS))}.")
+        algorithm = ALGORITHMS[name]
+        self.scale_rewards = {True: "group", False: "none"}.get(self.scale_rewards, self.scale_rewards)
+        for option, allowed in (("loss_type", algorithm.losses), ("scale_rewards", (algorithm.scale_rewards,))):
+            if getattr(self, option) is None:
+                setattr(self, option, allowed[0])
+            if getattr(self, option) not in allowed:
+                raise ValueError(
+                    f"`{option}` ({getattr(self, option)!r}) contradicts `algorithm={name!r}`, which goes with "
+                    f"{' or '.join(map(repr, allowed))}. Leave it out, or choose another algorithm."
+                )
+        for owner, options in _OWN_DEFAULTS.items():
+            for option, default in options.items():
+                if owner != name and getattr(self, option) is not None:
+                    raise ValueError(
+                        f"`{option}` ({getattr(self, option)!r}) has no effect with `algorithm={name!r}`: it is an option of "
+                        f"{owner!r}. Leave it out."
+                    )
+                if owner == name and getattr(self, option) is None:
+                    setattr(self, option, default)
+        if self.reinforce_baseline == "ema" and self.reinforce_baseline_decay is None:
+            self.reinforce_baseline_decay = _DECAY
+        if self.reinforce_baseline != "ema" and self.reinforce_baseline_decay is not None:
+            raise ValueError(
+                f"`reinforce_baseline_decay` ({self.reinforce_baseline_decay}) has no effect without "
+                "`reinforce_baseline='ema'`. Leave it out."
+            )
+
+    def _check_algorithm(self):
+        name, plain = self.algorithm, ALGORITHMS[self.algorithm].plain
+        if self.importance_sampling_level != "token":
+            raise ValueError(
+                f"`importance_sampling_level` ({self.importance_sampling_level!r}) is GSPO's, and contradicts "
+                f"`algorithm={name!r}`. Leave it at 'token', or use TRL's own `GRPOTrainer`."
+            )
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError(
+                f"`multi_objective_aggregation` ({self.multi_objective_aggregation!r}) is GDPO's, and contradicts "
+                f"`algorithm={name!r}`. Leave it at 'sum_then_normalize', or use TRL's own `GRPOTrainer`."
+            )
+        if plain and self.beta != 0.0:
+            raise ValueError(
+                f"`beta` ({self.beta}) contradicts `algorithm={name!r}`, whose loss has no KL term. Leave it at 0, or choose "
+                "'grpo'."
+            )
+        if plain and self.gradient_accumulation_steps % (self.steps_per_generation * self.num_iterations):
+            raise ValueError(
+                f"`algorithm={name!r}` has no ratio of policies, so each generation batch must be used up in one optimizer "
+                f"step: `gradient_accumulation_steps` ({self.gradient_accumulation_steps}) must be a multiple of "
+                f"`steps_per_generation` ({self.steps_per_generation}) times `num_iterations` ({self.num_iterations}). "
+                "Change one of them, or choose 'grpo'."
+            )
+
+    def _check_own_options(self):
+        if self.algorithm == "gpg":
+            if not 0.0 <= self.gpg_min_useful <= 1.0:
+                raise ValueError(
+                    f"`gpg_min_useful` ({self.gpg_min_useful}) must be in [0, 1]. Use 0 to never resample."
+                )
+            if self.gpg_max_resamples < 1:
+                raise ValueError(
+                    f"`gpg_max_resamples` ({self.gpg_max_resamples}) must be at least 1. To never resample, set "
+                    "`gpg_min_useful` to 0."
+                )
+            rows = self.per_device_train_batch_size * self.steps_per_generation
+            if self.gpg_min_useful > 0.0 and rows % self.num_generations:
+                raise ValueError(
+                    f"Resampling puts whole groups together on each process, whose {rows} rows a generation batch "
+                    f"(`per_device_train_batch_size` times `steps_per_generation`) must be a multiple of `num_generations` "
+                    f"({self.num_generations}). Change one of them, or set `gpg_min_useful` to 0."
+                )
+        if self.algorithm == "reinforce":
+            if self.reinforce_baseline not in BASELINES:
+                raise ValueError(
+                    f"`reinforce_baseline` ({self.reinforce_baseline!r}) must be one of {', '.join(map(repr, BASELINES))}."
+                )
+            if self.reinforce_baseline == "ema" and not 0.0 <= self.reinforce_baseline_decay < 1.0:
+                raise ValueError(
+                    f"`reinforce_baseline_decay` ({self.reinforce_baseline_decay}) must be in [0, 1): at 1 a baseline never "
+                    "moves."
+                )
+
+    def _check_temperature(self):
+        if self.temperature_ref_std is None:
+            return
+        if self.temperature_ref_std <= 0.0:
+            raise ValueError(
+                f"`temperature_ref_std` ({self.temperature_ref_std}) must be above 0: it is what rewards deviate by when "
+                "training goes well. Leave it out for a temperature that stays."
+            )
+        if not 0.0 < self.temperature_min <= self.temperature <= self.temperature_max:
+            raise ValueError(
+                f"`temperature` ({self.temperature}) must lie between `temperature_min` ({self.temperature_min}), itself above 0, "
+                f"and `temperature_max` ({self.temperature_max})."
+            )
+        if fixed := sorted({"temperature", "do_sample"} & set(self.generation_kwargs or {})):
+            raise ValueError(
+                f"`generation_kwargs` must not set {fixed[0]!r} where `temperature_ref_std` adapts the temperature: it would "
+                "override what the loss goes by."
+            )

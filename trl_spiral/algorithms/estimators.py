@@ -1,0 +1,94 @@
+"""
+Advantages that TRL does not have, each a few lines over the rewards of a whole batch.
+
+Rewards have the shape (rows,): those of all ranks, in TRL's order, in which `size` neighbours are replies to one prompt. A
+reward that is not a number could not be scored: it counts in no mean, and its advantage is zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def useful_groups(rewards: torch.Tensor, size: int) -> torch.Tensor:
+    """Which groups have rewards that differ, shape (groups,): from the others, nothing can be learned."""
+    grouped = rewards.view(-1, size)
+    unscored = grouped.isnan()
+    lowest = grouped.masked_fill(unscored, torch.inf).amin(1)
+    highest = grouped.masked_fill(unscored, -torch.inf).amax(1)
+    return highest > lowest
+
+
+def group_policy_gradient(rewards: torch.Tensor, size: int) -> torch.Tensor:
+    """
+    Reward minus the mean of its group, times B / (B - M): of B groups, M have rewards that do not differ.
+
+    These M add nothing to the gradient, and the factor keeps them from shrinking it. From
+    [GPG](https://huggingface.co/papers/2504.02546), without a standard deviation (F_norm = 1).
+
+    Returns:
+        `torch.Tensor`: Advantages, shape (rows,); all zero where no group is useful.
+    """
+    useful = useful_groups(rewards, size)
+    share = useful.float().mean().clamp(min=1 / len(useful))
+    return _centred(rewards, size) * useful.repeat_interleave(size) / share
+
+
+def leave_one_out(rewards: torch.Tensor, size: int) -> torch.Tensor:
+    """
+    Reward minus the mean of the others of its group, from [RLOO](https://huggingface.co/papers/2402.14740).
+
+    Returns:
+        `torch.Tensor`: Advantages, shape (rows,); zero for the only reply of a group that could be scored.
+    """
+    number = (~rewards.view(-1, size).isnan()).sum(1)
+    # The mean without a reward is as far from it as the mean with it, times n / (n - 1).
+    return _centred(rewards, size) * (number / (number - 1).clamp(min=1)).repeat_interleave(size)
+
+
+def _centred(rewards: torch.Tensor, size: int) -> torch.Tensor:
+    grouped = rewards.view(-1, size)
+    return (grouped - grouped.nanmean(1, keepdim=True)).nan_to_num(0.0).flatten()
+
+
+class Baseline:
+    """
+    What REINFORCE subtracts from a reward ([Williams, 1992](https://doi.org/10.1007/BF00992696)).
+
+    Args:
+        kind (`str`):
+            `"none"` for nothing, `"batch"` for the mean of the batch, `"ema"` for a moving average of batches' means, which
+            is read before it is moved and begins at the first of them.
+        decay (`float`, *optional*):
+            Share of the moving average kept at each batch, in [0, 1).
+
+    Attributes:
+        average (`float`, *optional*):
+            The moving average, once there is one.
+    """
+
+    def __init__(self, kind: str, decay: float | None = None) -> None:
+        self.kind = kind
+        self.decay = decay
+        self.average: float | None = None
+
+    def __call__(self, rewards: torch.Tensor) -> torch.Tensor:
+        """Advantages, shape (rows,). Moves the average."""
+        if rewards.isnan().all():
+            return torch.zeros_like(rewards)
+        baseline = 0.0
+        if self.kind != "none":
+            baseline = mean = rewards.nanmean().item()
+            if self.kind == "ema":
+                assert self.decay is not None
+                baseline = mean if self.average is None else self.average
+                self.average = self.decay * baseline + (1.0 - self.decay) * mean
+        return (rewards - baseline).nan_to_num(0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.average = state["average"]

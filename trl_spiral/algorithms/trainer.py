@@ -1,0 +1,318 @@
+"""What TRL's `GRPOTrainer` lacks for other algorithms, as mixins: replaced advantages, more prompts, a moving temperature."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import IterableDataset
+from trl import GRPOTrainer
+
+from trl_spiral import _trl
+from trl_spiral.algorithms.config import ALGORITHMS, AlgorithmConfig
+from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, leave_one_out, useful_groups
+from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
+from trl_spiral.algorithms.temperature import adapted
+from trl_spiral.checks import check_world_size
+from trl_spiral.seeding import derive_seed
+from trl_spiral.state import save_atomically, state_file
+
+
+logger = logging.getLogger(__name__)
+
+
+class AdvantageMixin:
+    """
+    Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and a resumed run that goes on exactly where it was.
+
+    A subclass says by `_own_advantages` what they are, and by `_own_state` and `_restore_own_state` what it must remember.
+    """
+
+    _state_name = "algorithm_state"
+
+    def _own_advantages(self, output: dict[str, Any]) -> tuple[torch.Tensor, list[float]] | None:
+        """
+        This rank's advantages, of shape (rows,) or (rows, tokens), and what a log shows of each row; `None` to keep TRL's.
+
+        Args:
+            output (`dict[str, Any]`):
+                The batch that TRL generated and scored.
+        """
+        raise NotImplementedError
+
+    def _sample(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch, generated and scored, with TRL's advantages."""
+        return super()._generate_and_score_completions(inputs)
+
+    def _generate_and_score_completions(self, inputs):
+        output = self._sample(inputs)
+        own = self._own_advantages(output)
+        if own is not None:
+            output["advantages"], logged = own
+            if self.log_completions:
+                _trl.replace_log(self, "advantages", gather_object(logged))
+        return output
+
+    # ---- checkpoints ----
+    def _own_state(self) -> dict[str, Any]:
+        """What this rank must remember, as plain values and tensors."""
+        return {}
+
+    def _restore_own_state(self, state: dict[str, Any], folder: Path) -> None:
+        """Puts back what `_own_state` gave."""
+
+    def _save_rng_state(self, output_dir):
+        # Called on every rank, before the push to the Hub and before older checkpoints are rotated away.
+        super()._save_rng_state(output_dir)
+        state = {**self._own_state(), "cycle": _trl.cycle_state(self)}
+        save_atomically(state, Path(output_dir) / state_file(self.args.process_index, self._state_name))
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is None:
+            return
+        path = Path(checkpoint) / state_file(self.args.process_index, self._state_name)
+        if not path.is_file():
+            raise ValueError(
+                f"Cannot resume from {checkpoint}: {path.name} is missing, as in a checkpoint of another trainer or of fewer "
+                "processes. Resume from one that this trainer wrote."
+            )
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self._restore_own_state(state, Path(checkpoint))
+        _trl.restore_cycle(self, state["cycle"])
+
+    def train(self, *args, **kwargs):
+        """Main training entry point, as in [`~transformers.Trainer`]."""
+        output = super().train(*args, **kwargs)
+        return output._replace(training_loss=output.metrics["train_loss"])
+
+    def log(self, logs, start_time=None):
+        if "train_loss" in logs:
+            # transformers divides by the steps since a resume, and the loss that we restore is the whole run's.
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 0.001)
+        super().log(logs, start_time)
+
+
+class AlgorithmMixin(AdvantageMixin):
+    """
+    Over [`~trl.GRPOTrainer`]: the algorithm and the temperature that an [`AlgorithmConfig`] names.
+
+    GRPO and Dr. GRPO are TRL's own. For the others advantages are replaced, from the rewards of all ranks; GPG also draws more
+    prompts where too few groups of a batch can be learned from. In evaluation nothing is replaced, drawn or moved, and the
+    temperature is `args.temperature`.
+
+    Raises:
+        ValueError: Before the model is loaded, if `args` is no [`AlgorithmConfig`]; if prompts are a stream and more of them
+            may have to be drawn.
+    """
+
+    def __init__(self, model, reward_funcs=None, args=None, train_dataset=None, *others, **kwargs):
+        if not isinstance(args, AlgorithmConfig):
+            raise ValueError(
+                f"`args` ({type(args).__name__}) must be an `AlgorithmConfig`, which says which algorithm to use."
+            )
+        if args.gpg_min_useful and isinstance(train_dataset, IterableDataset):
+            raise ValueError(
+                "`gpg_min_useful` draws more prompts where a batch is of too little use, and a stream has no prompts to draw "
+                "from. Pass a data set that has a length, or set `gpg_min_useful` to 0."
+            )
+        check_world_size(args)
+        algorithm = ALGORITHMS[args.algorithm]
+        # What a model card credits.
+        self._tag_names = ["trl", args.algorithm]
+        self._name = algorithm.title
+        self._paper = dict(zip(("id", "title"), algorithm.paper or (), strict=False))
+        super().__init__(model, reward_funcs, args, train_dataset, *others, **kwargs)
+        self._baseline = Baseline(args.reinforce_baseline, args.reinforce_baseline_decay)
+        self._next_temperature = args.temperature
+        self._temperature_cells = [] if args.temperature_ref_std is None else _trl.temperature_cells(self)
+        self._rewards: torch.Tensor | None = None  # of the latest batch of all ranks, shape (rows,)
+        self._drawn = 0  # batches of prompts beyond those of the epoch
+        self._told_of_few = False
+
+    # ---- prompts ----
+    def _get_train_sampler(self, dataset=None):
+        sampler = super()._get_train_sampler(dataset)
+        if not self.shuffle_dataset:
+            return sampler
+        return _trl.EpochSampler(sampler, self.args.seed, lambda: self.state.epoch or 0.0)
+
+    # ---- advantages ----
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        # As TRL puts several reward functions together.
+        rewards = (per_function * self.reward_weights.to(per_function.device)).nansum(1)
+        self._rewards = rewards.masked_fill(per_function.isnan().all(1), torch.nan)
+        return per_function
+
+    def _own_advantages(self, output):
+        if self.args.algorithm in ("grpo", "dr_grpo") or not self.model.training:
+            return None
+        if self.args.algorithm == "reinforce":
+            advantages = self._baseline(self._rewards)
+            if self._baseline.average is not None:
+                self._metrics["train"]["reinforce/moving_average"].append(self._baseline.average)
+        else:
+            estimate = {"gpg": group_policy_gradient, "rloo": leave_one_out}[self.args.algorithm]
+            advantages = estimate(self._rewards, self.num_generations)
+        rows = len(output["completion_ids"])
+        advantages = advantages[self.accelerator.process_index * rows :][:rows]
+        return advantages, advantages.tolist()
+
+    # ---- batches ----
+    def _sample(self, inputs):
+        if not self.model.training:
+            return super()._sample(inputs)
+        adapts = self.args.temperature_ref_std is not None
+        if adapts:
+            # Now, and not when it was computed: the last batch is trained on at the temperature at which it was sampled.
+            _trl.set_temperature(self, self._next_temperature, self._temperature_cells)
+            self._metrics["train"]["temperature"].append(self.temperature)
+        output, sampled = self._enough(inputs) if self.args.gpg_min_useful else self._sample_once(inputs)
+        if adapts:
+            bounds = (self.args.temperature_min, self.args.temperature_max)
+            self._next_temperature = adapted(self.args.temperature, self.args.temperature_ref_std, sampled, bounds)
+        return output
+
+    def _sample_once(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], torch.Tensor]:
+        """A batch, and the rewards of all ranks."""
+        return super()._sample(inputs), self._rewards
+
+    def _enough(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], torch.Tensor]:
+        """A batch with as many useful groups as GPG asks for, and the rewards of all that was sampled for it."""
+        columns, size = list(inputs[0]), self.num_generations
+        output, rewards = self._sample_once(inputs)
+        sampled = [rewards]
+        useful = useful_groups(rewards, size)
+        enough = self.args.gpg_min_useful
+        while _share(useful) < enough and len(sampled) <= self.args.gpg_max_resamples:
+            logged = {name: list(values) for name, values in _trl.log_columns(self).items()}
+            fresh, fresh_rewards = self._sample_once(self._more_prompts(columns, len(inputs)))
+            sampled.append(fresh_rewards)
+            fresh_useful = useful_groups(fresh_rewards, size).tolist()
+            groups = choose_groups(useful.tolist(), fresh_useful, self.accelerator.num_processes)
+            output = self._merged(output, fresh, groups)
+            rewards = torch.cat([rewards, fresh_rewards])[rows_of(groups, size)]
+            self._merge_logs(logged, rows_of(groups, size))
+            useful = useful_groups(rewards, size)
+        share = _share(useful)
+        if share < enough and self.accelerator.is_main_process and not self._told_of_few:
+            self._told_of_few = True
+            logger.warning(
+                "Only %.0f%% of the groups have rewards that differ after prompts were drawn %d times, and %.0f%% were asked "
+                "for. They are trained on; this is said once, and `gpg/useful_share` tells of the rest. Easier or harder "
+                "prompts, or larger groups, would give more to learn from.",
+                *(100 * share, len(sampled), 100 * enough),
+            )
+        self._metrics["train"]["gpg/useful_share"].append(share)
+        self._metrics["train"]["gpg/resamples"].append(float(len(sampled) - 1))
+        self._rewards = rewards
+        return output, torch.cat(sampled)
+
+    def _more_prompts(self, columns: list[str], rows: int) -> list[dict[str, Any]]:
+        """This rank's rows of a batch of prompts drawn at random, beside the epoch's order."""
+        chance = random.Random(derive_seed(self.args.seed, "more prompts", self._drawn))
+        self._drawn += 1
+        groups = rows // self.num_generations
+        everywhere = groups * self.accelerator.num_processes
+        population = range(len(self.train_dataset))
+        enough = everywhere <= len(population)
+        drawn = chance.sample(population, everywhere) if enough else chance.choices(population, k=everywhere)
+        mine = drawn[self.accelerator.process_index * groups :][:groups]
+        examples = [self.train_dataset[number] for number in mine]
+        return [
+            {column: example[column] for column in columns}
+            for example in examples
+            for _ in range(self.num_generations)
+        ]
+
+    def _merged(self, output: dict[str, Any], fresh: dict[str, Any], groups: list[int]) -> dict[str, Any]:
+        """This rank's rows of the groups that were chosen on all ranks."""
+        everywhere = len(groups)
+        each = everywhere // self.accelerator.num_processes
+        first = self.accelerator.process_index * each
+        # Numbered over all ranks, while a rank has its own rows alone: those so far, and then the fresh ones.
+        mine = [
+            group - first if group < everywhere else group - everywhere - first + each
+            for group in groups[first : first + each]
+        ]
+        merged = merge(output, fresh, rows_of(mine, self.num_generations), self._tokenizer.pad_token_id)
+        written = merged["completion_mask"] * merged.get("tool_mask", 1)
+        merged["num_items_in_batch"] = self.accelerator.gather(written.sum()).sum()
+        return merged
+
+    def _merge_logs(self, before: dict[str, list[Any]], rows: list[int]) -> None:
+        """Leaves in TRL's table of completions the rows that are trained on."""
+        for name, values in _trl.log_columns(self).items():
+            if len(before.get(name, ())) == len(values) == len(rows):
+                merged = pick(before[name], list(values), rows)
+                values.clear()
+                values.extend(merged)
+
+    # ---- evaluation ----
+    def evaluation_loop(self, *args, **kwargs):
+        """As in [`~transformers.Trainer`], at the temperature that the configuration names."""
+        if not self._temperature_cells:
+            return super().evaluation_loop(*args, **kwargs)
+        sampled_at = self.temperature
+        _trl.set_temperature(self, self.args.temperature, self._temperature_cells)
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            _trl.set_temperature(self, sampled_at, self._temperature_cells)
+
+    # ---- checkpoints ----
+    def _own_state(self):
+        return {
+            "world_size": self.args.world_size,
+            "baseline": self._baseline.state_dict(),
+            "drawn": self._drawn,
+            "temperature": [self.temperature, self._next_temperature],
+        }
+
+    def _restore_own_state(self, state, folder):
+        if state["world_size"] != self.args.world_size:
+            raise ValueError(
+                f"{folder} was written by {state['world_size']} process(es) and this run has {self.args.world_size}. Every "
+                f"rank resumes from its own state: launch with `--num_processes {state['world_size']}`."
+            )
+        self._baseline.load_state_dict(state["baseline"])
+        self._drawn = state["drawn"]
+        if self._temperature_cells:
+            now, self._next_temperature = state["temperature"]
+            _trl.set_temperature(self, now, self._temperature_cells)
+
+
+def _share(which: torch.Tensor) -> float:
+    # In double precision, in which 7 of 10 are no less than 0.7.
+    return sum(which.tolist()) / len(which)
+
+
+class AlgorithmTrainer(AlgorithmMixin, GRPOTrainer):
+    """
+    TRL's [`~trl.GRPOTrainer`] with an algorithm by name, for prompts with rewards such as [`~tasks.TaskReward`].
+
+    Example:
+
+    ```python
+    >>> from trl_spiral import AlgorithmConfig, AlgorithmTrainer
+
+    >>> trainer = AlgorithmTrainer(
+    ...     model="Qwen/Qwen3-0.6B",
+    ...     reward_funcs=reward,
+    ...     args=AlgorithmConfig("out", algorithm="gpg"),
+    ...     train_dataset=dataset,
+    ... )
+    >>> trainer.train()
+    ```
+
+    Args:
+        args ([`AlgorithmConfig`]):
+            Configuration, which names the algorithm.
+        model, reward_funcs, others:
+            As in [`~trl.GRPOTrainer`].
+    """
