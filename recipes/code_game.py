@@ -35,6 +35,7 @@ from trl_spiral.checks import check_reference, check_vllm
 from trl_spiral.games import get_game
 from trl_spiral.games.code_game import FROZEN, NAME
 from trl_spiral.invitations import invite
+from trl_spiral.platforms import is_set
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
 
@@ -142,7 +143,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """What was asked for, and the settings above for the rest."""
     parser = TrlParser((SpiralConfig, ModelConfig))
-    full_size = any(argument.startswith("--model_name_or_path") for argument in arguments)
+    full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(FULL if full_size else LAPTOP)
     if any(FROZEN in argument for argument in arguments):
         settings |= FROZEN_GUESSER if full_size else FROZEN_GUESSER | FROZEN_LAPTOP

@@ -28,8 +28,8 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.exercises import Exercise, clumsy_lessons, make_exercises
-from trl_spiral.platforms import parse_for_platform
-from trl_spiral.rewards import ExecutionReward, UnitTestReward
+from trl_spiral.platforms import is_set, parse_for_platform
+from trl_spiral.rewards import LIMITS, ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import LocalSandbox
 from trl_spiral.tiny_coder import make_tiny_coder
 
@@ -74,6 +74,7 @@ FULL = dict(
     learning_rate=2e-5,
     num_generations=2,
     per_device_train_batch_size=8,
+    per_device_eval_batch_size=8,
     gradient_accumulation_steps=4,
     max_completion_length=512,
     max_steps=200,
@@ -85,7 +86,7 @@ FULL = dict(
 def main(code_args: CodeArguments, args: GRPOConfig, model_args: ModelConfig) -> None:
     train = make_exercises(code_args.exercises, args.seed)
     test = make_exercises(code_args.test_exercises, args.seed, split="test")
-    with LocalSandbox() as sandbox:
+    with LocalSandbox(LIMITS) as sandbox:
         rewards = [
             ExecutionReward(sandbox, triviality_penalty=code_args.triviality_penalty),
             UnitTestReward(sandbox),
@@ -139,8 +140,8 @@ def table(grades: list[dict[str, float]]) -> str:
 
 def parse(arguments: list[str]) -> tuple[CodeArguments, GRPOConfig, ModelConfig]:
     """What was asked for, and the settings above, fitted to the machine, for the rest."""
-    full_size = any(argument.startswith("--model_name_or_path") for argument in arguments)
     parser = TrlParser((CodeArguments, GRPOConfig, ModelConfig))
+    full_size = is_set(parser, arguments, "model_name_or_path")
     return parse_for_platform(parser, arguments, FULL if full_size else LAPTOP)
 
 

@@ -29,6 +29,7 @@ from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
+from trl_spiral.platforms import is_set
 from trl_spiral.tasks import TaskReward, task_dataset
 from trl_spiral.tasks.hanoi import TOKENS_PER_MOVE, Hanoi, legal_moves, split_of
 from trl_spiral.tiny_solver import make_tiny_solver
@@ -130,7 +131,7 @@ def lessons(task: Hanoi, seed: int) -> list[tuple[list[dict[str, str]], str]]:
 def parse(arguments: list[str]) -> tuple[Puzzles, AlgorithmConfig, ModelConfig]:
     """What was asked for, and the settings above for the rest."""
     parser = TrlParser((Puzzles, AlgorithmConfig, ModelConfig))
-    full_size = any(argument.startswith("--model_name_or_path") for argument in arguments)
+    full_size = is_set(parser, arguments, "model_name_or_path")
     parser.set_defaults(**(FULL if full_size else LAPTOP))
     return parser.parse_args_and_config(arguments)
 

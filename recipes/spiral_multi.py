@@ -27,6 +27,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 from trl_spiral import SpiralConfig, SpiralTrainer
 from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
 from trl_spiral.checks import check_reference, check_vllm
+from trl_spiral.platforms import is_set
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
 
@@ -115,9 +116,9 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """What was asked for, and the settings above for the rest."""
     parser = TrlParser((SpiralConfig, ModelConfig))
-    full_size = any(argument.startswith("--model_name_or_path") for argument in arguments)
+    full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(PAPER if full_size else LAPTOP)
-    if any(argument.split("=")[0] == "--games" for argument in arguments):
+    if is_set(parser, arguments, "games"):
         settings.pop("game_weights", None)  # those of our three games
     parser.set_defaults(**settings)
     return parser.parse_args_and_config(arguments)

@@ -27,6 +27,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 from trl_spiral import SpiralConfig, SpiralTrainer
 from trl_spiral.callbacks import SelfPlayProgressCallback, TicTacToeCallback, TranscriptCallback
 from trl_spiral.checks import check_fresh_pool, check_vllm
+from trl_spiral.platforms import is_set
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
 
@@ -114,8 +115,13 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
         trainer.push_to_hub()
 
 
-if __name__ == "__main__":
+def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
+    """What was asked for, and the settings above for the rest."""
     parser = TrlParser((SpiralConfig, ModelConfig))
-    full_size = any(argument.startswith("--model_name_or_path") for argument in sys.argv)
+    full_size = is_set(parser, arguments, "model_name_or_path")
     parser.set_defaults(**(PAPER if full_size else LAPTOP))
-    main(*parser.parse_args_and_config())
+    return parser.parse_args_and_config(arguments)
+
+
+if __name__ == "__main__":
+    main(*parse(sys.argv[1:]))

@@ -201,3 +201,15 @@ def vllm_model_dir(tokenizer, seen, tmp_path_factory) -> str:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture
+def no_sandbox(monkeypatch):
+    """As on a machine that cannot contain programs."""
+    from trl_spiral.games.code_game import CodeGame
+    from trl_spiral.sandbox import CannotContain
+
+    def refuse(game):
+        raise CannotContain("Nothing here contains programs.")
+
+    monkeypatch.setattr(CodeGame, "check", refuse)

@@ -112,6 +112,7 @@ class TestAdapted:
             ([0.0, 0.8], 1.0),
             ([0.0, 0.0, 0.0, 1.0], 0.4 / 0.1875**0.5),
             ([0.0, 1.0, float("nan")], 0.8),
+            ([0.0, 1.0, float("inf"), -float("inf")], 0.8),
             ([0.0, 10.0], 0.6),
             ([0.5, 0.51], 2.0),
             ([0.1, 0.1, 0.1], 2.0),  # no deviation at all
@@ -225,6 +226,8 @@ class TestResume:
         [
             # Saved in the middle of a cycle, whose temperature is not the next one's.
             dict(algorithm="grpo"),
+            # The reference as far as it has been moved scores the third batch, which is used from the ninth step on.
+            dict(algorithm="dr_grpo", beta=0.05, sync_ref_model=True, ref_model_sync_steps=2, max_steps=10),
             dict(
                 algorithm="reinforce",
                 reinforce_baseline="ema",
@@ -242,7 +245,7 @@ class TestResume:
         ids=lambda changes: changes["algorithm"],
     )
     def test_goes_on_as_the_run_that_was_never_interrupted(self, changes, model_dir, tmp_path):
-        changes = dict(max_steps=8, save_strategy="steps", save_steps=3, **changes)
+        changes = {"max_steps": 8, "save_strategy": "steps", "save_steps": 3, **changes}
         whole = make(model_dir, tmp_path, **changes)
         whole.train()
         resumed = make(model_dir, tmp_path / "resumed", **changes)
@@ -257,21 +260,6 @@ class TestResume:
         if changes["algorithm"] == "gpg":
             assert state["drawn"] > 0
 
-    def test_from_a_checkpoint_of_another_trainer_is_refused(self, model_dir, tmp_path):
-        trainer = make(model_dir, tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
-        trainer.train()
-        (tmp_path / "checkpoint-1" / "algorithm_state_0.pt").unlink()
-
-        with pytest.raises(ValueError, match="algorithm_state_0.pt is missing, as in a checkpoint of another trainer"):
-            make(model_dir, tmp_path, max_steps=2).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-
-    def test_on_another_number_of_processes_is_refused(self, model_dir, tmp_path):
-        trainer = make(model_dir, tmp_path)
-        state = {**trainer._own_state(), "world_size": 2}
-
-        with pytest.raises(ValueError, match=r"was written by 2 process\(es\) and this run has 1"):
-            trainer._restore_own_state(state, tmp_path)
-
 
 class TestConfig:
     @pytest.mark.parametrize(
@@ -280,12 +268,28 @@ class TestConfig:
             (dict(temperature_ref_std=0.0), r"`temperature_ref_std` \(0.0\) must be above 0"),
             (dict(temperature=0.5), r"`temperature` \(0.5\) must lie between `temperature_min` \(0.6\)"),
             (dict(temperature_min=0.0), r"`temperature_min` \(0.0\), itself above 0"),
+            (
+                dict(temperature_min=0.5, temperature_ref_std=None),
+                r"`temperature_min` \(0.5\) has no effect without `temperature_ref_std`",
+            ),
+            (
+                dict(temperature_max=1.5, temperature_ref_std=None),
+                r"`temperature_max` \(1.5\) has no effect without `temperature_ref_std`",
+            ),
             (dict(generation_kwargs={"temperature": 1.0}), "`generation_kwargs` must not set 'temperature'"),
         ],
     )
     def test_refuses_in_one_sentence(self, changes, sentence, tmp_path):
         with pytest.raises(ValueError, match=sentence):
             AlgorithmConfig(str(tmp_path), **{"temperature_ref_std": 0.4, **changes}, use_cpu=True, bf16=False)
+
+    def test_has_bounds_where_it_adapts_alone(self, tmp_path):
+        adapts, stays = (
+            AlgorithmConfig(str(tmp_path), temperature_ref_std=std, use_cpu=True, bf16=False) for std in (0.4, None)
+        )
+
+        assert (adapts.temperature_min, adapts.temperature_max) == BOUNDS
+        assert (stays.temperature_min, stays.temperature_max) == (None, None)
 
     def test_leaves_the_temperature_alone_unless_asked(self, model_dir, tmp_path):
         trainer = make(model_dir, tmp_path, temperature_ref_std=None, max_steps=5)

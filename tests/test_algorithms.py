@@ -33,6 +33,8 @@ RUNS = {
     "rloo": dict(algorithm="rloo"),
     "rloo, sum": dict(algorithm="rloo", loss_type="luspo"),
     "dr_grpo, adapted": dict(algorithm="dr_grpo", temperature=0.9, temperature_ref_std=0.4),
+    "gpg, adapted": dict(algorithm="gpg", temperature=0.9, temperature_ref_std=0.4),
+    "rloo, adapted": dict(algorithm="rloo", temperature=0.9, temperature_ref_std=0.4),
 }
 
 # Which of the four groups of each batch are useful; the last batch is never asked for.
@@ -293,6 +295,31 @@ class TestResampling:
             )
 
 
+class TestInfiniteRewards:
+    @pytest.mark.parametrize("infinite", [float("inf"), -float("inf")])
+    def test_count_as_none(self, infinite, model_dir, tmp_path):
+        def run(odd):
+            first, second = REWARDS
+            trainer = make(
+                model_dir,
+                tmp_path,
+                rewards=[[odd, *first[1:]], second],
+                algorithm="reinforce",
+                reinforce_baseline="ema",
+                temperature_ref_std=0.4,
+                callbacks=[seen := Gradients()],
+            )
+            trainer.train()
+            return seen.steps, trainer._own_state()
+
+        steps, state = run(infinite)
+        expected_steps, expected_state = run(None)  # which TRL takes for not scored
+
+        assert state == expected_state
+        for found, expected in zip(steps, expected_steps, strict=True):
+            torch.testing.assert_close(found, expected)
+
+
 class TestConfig:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
@@ -339,7 +366,24 @@ class TestConfig:
                 "`reinforce_baseline_decay` (1.0) must be in [0, 1)",
             ),
             (dict(algorithm="gpg", gpg_min_useful=1.5), "`gpg_min_useful` (1.5) must be in [0, 1]."),
-            (dict(algorithm="gpg", gpg_max_resamples=0), "`gpg_max_resamples` (0) must be at least 1."),
+            (
+                dict(algorithm="gpg", gpg_min_useful=0.6, gpg_max_resamples=0),
+                "`gpg_max_resamples` (0) must be at least 1.",
+            ),
+            (
+                dict(algorithm="gpg", gpg_min_useful=0.0, gpg_max_resamples=2),
+                "`gpg_max_resamples` (2) has no effect with `gpg_min_useful=0`",
+            ),
+            (
+                dict(algorithm="gpg", off_policy_mask_threshold=0.5),
+                "`off_policy_mask_threshold` (0.5) contradicts `algorithm='gpg'`, whose loss is that of every token, "
+                "unclipped. Leave it at None",
+            ),
+            (
+                dict(algorithm="reinforce", top_entropy_quantile=0.2),
+                "`top_entropy_quantile` (0.2) contradicts `algorithm='reinforce'`",
+            ),
+            (dict(algorithm="rloo", delta=0.5), "`delta` (0.5) contradicts `algorithm='rloo'`"),
             (
                 dict(
                     algorithm="gpg", gpg_min_useful=0.6, per_device_train_batch_size=6, num_generations=8, world_size=2
@@ -375,6 +419,9 @@ class TestConfig:
         args = AlgorithmConfig(str(tmp_path), algorithm="gpg", use_cpu=True, bf16=False, report_to="none")
 
         assert (args.gpg_min_useful, args.gpg_max_resamples, args.reinforce_baseline) == (0.6, 4, None)
+
+    def test_a_gpg_that_never_resamples_has_no_number_of_tries(self, tmp_path):
+        assert config(tmp_path, algorithm="gpg", gpg_min_useful=0.0).gpg_max_resamples is None
 
     def test_the_trainer_wants_one(self):
         with pytest.raises(ValueError, match=r"`args` \(NoneType\) must be an `AlgorithmConfig`"):

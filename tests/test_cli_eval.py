@@ -54,9 +54,10 @@ class TestEval:
                 "`--temperature` (-1.0) must not be negative",
             ),
             (["random", "--game", "TicTacToe-v0", "--device", "nowhere"], "`--device` (nowhere) cannot be used: "),
+            (["random", "--game", "CodeGame-v0"], "trl-spiral eval: Nothing here contains programs.\n"),
         ],
     )
-    def test_refuses_in_one_sentence(self, arguments, sentence, capsys):
+    def test_refuses_in_one_sentence(self, arguments, sentence, capsys, no_sandbox):
         assert main(["eval", *arguments]) == 2
 
         said = capsys.readouterr().err

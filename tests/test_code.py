@@ -98,9 +98,9 @@ class TestWritePrograms:
 
     def test_what_a_prompt_began_to_think_must_be_closed(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer, "r1"), Sampling())
-        engine = Scripted(player, ["```python\na\n```", "```python\na\n```</think>\n```python\nb\n```"])
+        engine = Scripted(player, ["\n```python\na\n```", "\n```python\na\n```\n</think>\nb"])
 
-        assert [one.program for one in write_programs(PROBLEMS, player, engine)] == ["", "b\n"]
+        assert [one.program for one in write_programs(PROBLEMS, player, engine)] == ["", "\nb"]
 
     def test_a_model_that_is_gone_is_not_graded(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer), Sampling())

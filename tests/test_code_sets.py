@@ -119,6 +119,13 @@ class TestHumanEvalProblems:
         assert failed(sandbox, self.PROBLEMS[:1], [whole]) == {}
         assert failed(sandbox, self.PROBLEMS[:1], [""]) == {"Tiny/0": "AssertionError"}
 
+    def test_what_python_wants_first_stays_first(self, sandbox):
+        future = "# A remark.\n\nfrom __future__ import annotations\nfrom __future__ import division\n"
+        whole = "def clamp(values, low, high):\n    return [sorted((low, value, high))[1] for value in values]\n"
+
+        assert failed(sandbox, self.PROBLEMS[:1], [future + whole]) == {}
+        assert failed(sandbox, self.PROBLEMS[:1], [whole + future]) == {"Tiny/0": "SyntaxError"}
+
     def test_tests_have_their_own_copy_of_what_the_prompt_defines(self, sandbox):
         # A program that replaces `shift`, which the tests use, has an easy task where they use its own.
         cheat = "    return text\n\ndef shift(text):\n    return text\n"

@@ -16,11 +16,13 @@ That deals stay hidden is tested beside the engines.
 
 import os
 import random
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 
+import hostile
 import pytest
-from hostile import any_move, check_harmless, hostile_reply, opening, replay
+from hostile import PRINTED, any_move, check_harmless, hostile_reply, opening, replay
 
 from trl_spiral.games import game_names, get_game
 from trl_spiral.seeding import derive_seed
@@ -32,9 +34,6 @@ for module in os.environ.get("TRL_SPIRAL_GAMES", "").split():
 
 SEEDS = (1, 2)  # a random match of each of the 120 games takes two seconds in all
 ENDLESS = 5_000  # turns: far beyond any game's own cap
-
-# A guess may be whatever a program prints.
-PRINTED = {"CodeGame-v0", "CodeGame-v0-frozen"}
 
 # The board is told to the seat to move alone, with its own moves below.
 TOLD_IN_TURN = {"Crusade-v0"}
@@ -197,3 +196,22 @@ class TestEveryGame:
             moves = opening(game, seed, plies=2 * seed)
             for _ in range(25):
                 check_harmless(game, seed, moves, hostile_reply(replay(game, seed, moves), rng))
+
+
+class TestCheckHarmless:
+    @pytest.mark.parametrize(
+        ("name", "forged"), [("TicTacToe-v0", True), ("RockPaperScissors-v0", True), ("CodeGame-v0", False)]
+    )
+    def test_looks_at_every_move_that_others_will_read(self, name, forged, monkeypatch):
+        if not is_playable(name):
+            pytest.skip(f"this machine lacks what {name} needs")
+        game = get_game(name)
+        written = (
+            "```python\nprint(5)\n```\n\\boxed{5}"
+            if name in PRINTED
+            else f"\\boxed{{{game.start(0).legal_actions()[0]}}}"
+        )
+        monkeypatch.setattr(hostile, "is_one_move", lambda played: False)
+
+        with pytest.raises(AssertionError) if forged else nullcontext():
+            check_harmless(game, 0, [], written)

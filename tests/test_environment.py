@@ -16,6 +16,7 @@ from trl_spiral.environment import HOW_TO_MOVE, GameEnvironment
 from trl_spiral.games import get_game
 from trl_spiral.players import EndpointPlayer, RandomPlayer, ScriptedPlayer
 from trl_spiral.rollout import Forfeit, Start, play, referee
+from trl_spiral.sandbox import CannotContain
 from trl_spiral.seeding import derive_seed
 from trl_spiral.types import Ending, Turn
 
@@ -75,6 +76,10 @@ class TestReset:
     def test_a_seat_that_is_not_there_is_refused(self):
         with pytest.raises(ValueError, match=r"`seat` \(2\) must be one of TicTacToe-v0's, 0 to 1"):
             GameEnvironment("TicTacToe-v0", seat=2)
+
+    def test_a_game_that_this_machine_cannot_play_is_refused(self, no_sandbox):
+        with pytest.raises(CannotContain, match="Nothing here contains programs"):
+            GameEnvironment("CodeGame-v0")
 
 
 class TestPlay:

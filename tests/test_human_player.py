@@ -66,6 +66,18 @@ class TestHumanPlayer:
         assert human.ask(Observation("Talk", 0, MOVES.messages)).action == "I offer two sheep"
         assert "Legal moves" not in screen.getvalue()
 
+    def test_reads_a_program_over_several_lines(self):
+        human, screen = sit_down("print(5)\n.\n.\n```python\nif True:\n    print(5)\n```\n\\boxed{5}\n.\n0\n")
+        asked = Observation("Code", 0, MOVES.messages, asks_program=True)
+        turn = human.ask(asked)
+
+        move = "```python\nif True:\n    print(5)\n```\n"
+        assert (turn.action, turn.text) == (f"{move}5", f"{move}\\boxed{{5}}")
+        assert screen.getvalue().count("Your move, and a line with a dot (.) alone below it:\n") == 3
+        assert screen.getvalue().count("That holds no ```python block with a \\boxed{} below it.\n") == 1
+        assert screen.getvalue().count("Type a move, or Ctrl-D") == 1
+        assert human.ask(asked).lost
+
     def test_the_end_of_the_input_is_a_farewell(self):
         human, _ = sit_down("[7]\n")
         turn = human.ask(MOVES)

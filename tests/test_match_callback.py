@@ -15,6 +15,7 @@ from trl_spiral import SpiralTrainer
 from trl_spiral.callbacks import MatchCallback
 from trl_spiral.games import get_game
 from trl_spiral.players import HumanPlayer, RandomPlayer
+from trl_spiral.sandbox import CannotContain
 
 
 SCRIPT = Path(__file__).with_name("matches_on_ranks.py")
@@ -126,6 +127,14 @@ class TestMatchCallback:
 
         with pytest.raises(ValueError, match=sentence):
             MatchCallback(trainer, **changes)
+
+    def test_a_game_that_this_machine_cannot_play_is_refused_before_rivals_are_loaded(
+        self, model_dir, tmp_path, no_sandbox
+    ):
+        trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
+
+        with pytest.raises(CannotContain, match="Nothing here contains programs"):
+            MatchCallback(trainer, games="CodeGame-v0", rivals=str(tmp_path / "no model"))
 
     @pytest.mark.parametrize("rivals", ["random", RandomPlayer()])
     def test_one_rival_needs_no_list(self, rivals, model_dir, tmp_path):

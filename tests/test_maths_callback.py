@@ -9,9 +9,10 @@ from datasets import Dataset
 from test_two_ranks import launch
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_spiral.callbacks import MathCallback
+from trl_spiral.callbacks import MathCallback, maths
 from trl_spiral.callbacks.maths import load_problems
 from trl_spiral.evaluation.maths_sets import MathsSet
+from trl_spiral.rollout import WeightsLost
 
 
 TINY = Path(__file__).with_name("maths")
@@ -111,9 +112,43 @@ class TestMathCallback:
         ]
         assert numbers[0] == numbers[1]
         assert len(numbers[0]) == 2
+        assert (
+            json.loads((tmp_path / "two" / "rank_1.json").read_text()) == together
+        )  # or a resumed rank 1 grades alone
         files = ["gsm8k_step0.jsonl", "gsm8k_step1.jsonl"]
         for file in files:
             assert (tmp_path / "one/maths" / file).read_text() == (tmp_path / "two/maths" / file).read_text()
+
+    def test_an_engine_that_has_lost_its_weights_gets_them_again(self, model_dir, seen, tmp_path, monkeypatch):
+        trainer = make(model_dir, tmp_path, seen)
+        callback = MathCallback(trainer, "gsm8k", limit=1, path=GSM8K, max_new_tokens=2)
+        answer, restored = maths.answer_problems, []
+
+        def answer_once_restored(*asked):
+            if not restored:
+                raise WeightsLost("The server was started again.")
+            return answer(*asked)
+
+        monkeypatch.setattr(maths, "answer_problems", answer_once_restored)
+        monkeypatch.setattr(maths._trl, "restore_weights", lambda *of: restored.append(of))
+        callback._grade(trainer.state)
+
+        assert [of[0] for of in restored] == [trainer]
+        assert len(callback.curve) == 1
+
+    def test_an_engine_that_does_not_open_is_told_to_all_ranks(self, model_dir, seen, tmp_path, monkeypatch):
+        trainer = make(model_dir, tmp_path, seen)
+        callback, told = MathCallback(trainer, "gsm8k", limit=1, path=GSM8K), []
+
+        def no_memory(trainer):
+            raise RuntimeError("no memory")
+
+        monkeypatch.setattr(maths._trl, "open_engine", no_memory)
+        monkeypatch.setattr("trl_spiral.ranks.gather_object", lambda mine: told.append(mine) or mine)
+        with pytest.raises(RuntimeError, match="no memory"):
+            callback._grade(trainer.state)
+
+        assert told == [[(True, "RuntimeError: no memory")]]
 
 
 class TestWrongInput:

@@ -174,6 +174,53 @@ class TestMBPPCallback:
         assert [entry["humaneval_eval/pass_rate"] for entry in callback.curve] == [1.0, 1.0]
         assert (tmp_path / "humaneval_eval" / "step1.json").is_file()
 
+    def test_two_of_a_trainer_keep_apart_by_their_names(self, coder_dir, tmp_path):
+        trainer = make(coder_dir, tmp_path)
+        trainer.args.max_steps = 1
+        short = dict(limit=1, max_new_tokens=4, sandbox=Unused())
+        callbacks = [MBPPCallback(trainer, MBPP, **short), MBPPCallback(trainer, MBPP, name="again", **short)]
+        for callback in callbacks:
+            trainer.add_callback(callback)
+        trainer.train()
+
+        assert [[entry["step"] for entry in callback.curve] for callback in callbacks] == [[0, 1], [0, 1]]
+        assert callbacks[1].curve[0]["again/pass_rate"] == 1.0
+        for folder in ("mbpp_eval", "again"):
+            assert {file.name for file in (tmp_path / folder).iterdir()} == {"step0.json", "step1.json"}
+
+    def test_two_of_one_name_are_refused(self, coder_dir, tmp_path):
+        trainer = make(coder_dir, tmp_path)
+        for samples in (1, 10):
+            trainer.add_callback(MBPPCallback(trainer, MBPP, samples=samples, temperature=1.0, sandbox=Unused()))
+
+        with pytest.raises(ValueError, match=r"`name` \(mbpp_eval\) is that of two `MBPPCallback`s"):
+            trainer.train()
+
+    def test_a_sandbox_that_does_not_open_is_told_to_all_ranks(self, coder_dir, tmp_path, monkeypatch):
+        trainer = make(coder_dir, tmp_path)
+        callback, told = MBPPCallback(trainer, MBPP, sandbox=Unused()), []
+
+        def no_kernel():
+            raise CannotContain("no Landlock")
+
+        monkeypatch.setattr(callback, "_opened", no_kernel)
+        monkeypatch.setattr("trl_spiral.ranks.gather_object", lambda mine: told.append(mine) or mine)
+        with pytest.raises(CannotContain, match="no Landlock"):
+            callback._grade(trainer.state)
+
+        assert told == [[(True, "CannotContain: no Landlock")]]
+
+    def test_nothing_is_written_where_another_rank_has_no_sandbox(self, coder_dir, tmp_path, monkeypatch):
+        trainer = make(coder_dir, tmp_path)
+        callback = MBPPCallback(trainer, MBPP, sandbox=Unused())
+        monkeypatch.setattr(
+            "trl_spiral.ranks.gather_object", lambda mine: [*mine, (True, "CannotContain: no Landlock")]
+        )
+        monkeypatch.setattr("trl_spiral._trl.open_engine", lambda trainer: pytest.fail("an engine was opened"))
+
+        with pytest.raises(RuntimeError, match="Rank 1 has failed.*no Landlock"):
+            callback._grade(trainer.state)
+
 
 class Untrained:
     """What a callback that never runs asks of its trainer."""
@@ -264,6 +311,14 @@ class TestWrongInput:
     def test_settings_that_say_nothing_are_refused(self, wrong, message):
         with pytest.raises(ValueError, match=message):
             MBPPCallback(Untrained, path=MBPP, sandbox=Unused(), **wrong)
+
+    def test_another_system_is_refused_in_a_sentence(self, monkeypatch):
+        monkeypatch.setattr("sys.platform", "darwin")
+        monkeypatch.delattr("os.sched_getaffinity", raising=False)  # as there
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+        with pytest.raises(CannotContain, match="needs Linux"):
+            MBPPCallback(Untrained, path=MBPP)
 
     def test_a_sandbox_that_does_not_work_is_refused_before_training(self):
         class Broken:

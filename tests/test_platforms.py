@@ -1,10 +1,10 @@
 """Settings by machine: what a device is told by default, and that whatever is said explicitly stands above it."""
 
 import pytest
-from trl import GRPOConfig, TrlParser
+from trl import GRPOConfig, ModelConfig, TrlParser
 
 from trl_spiral import platforms
-from trl_spiral.platforms import Device, parse_for_platform, platform_defaults, this_device
+from trl_spiral.platforms import Device, is_set, parse_for_platform, platform_defaults, this_device
 
 
 RECIPE = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, num_generations=2)
@@ -27,7 +27,7 @@ def nothing_said(monkeypatch):
 def parse(monkeypatch, tmp_path):
     """Parses a command line on a device, with the lines of a YAML file and the variables that a launcher sets."""
 
-    def run(device, *arguments, yaml="", **environment):
+    def run(device, *arguments, yaml="", recipe=RECIPE, **environment):
         monkeypatch.setattr(platforms, "this_device", lambda: device)
         # No GPU here: that the device may not have what it was told to use is not what these tests are about.
         monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: True)
@@ -35,7 +35,7 @@ def parse(monkeypatch, tmp_path):
             monkeypatch.setenv(name, value)
         (tmp_path / "config.yaml").write_text(yaml or "{}")
         line = [*arguments, "--config", str(tmp_path / "config.yaml"), "--output_dir", str(tmp_path)]
-        (args,) = parse_for_platform(TrlParser(GRPOConfig), line, RECIPE)
+        (args,) = parse_for_platform(TrlParser(GRPOConfig), line, recipe)
         return args
 
     return run
@@ -56,6 +56,10 @@ class TestPlatformDefaults:
             (T4, False, True, (2, 8)),
             # 48 GB of an old kind: less by rule.
             (Device("cuda", (7, 5), 47.5), False, True, (4, 4)),
+            # Of a memory that nobody has told, nothing is made.
+            (Device("cuda", (7, 0)), False, True, (4, 4)),
+            (Device("cuda", (8, 0)), True, False, (8, 2)),
+            (Device("cuda", (8, 0), 0.0), True, False, (1, 16)),
         ],
     )
     def test_of_a_gpu_follow_capability_and_memory(self, device, bf16, fp16, batch):
@@ -75,6 +79,14 @@ class TestPlatformDefaults:
         settings = platform_defaults({"per_device_train_batch_size": 6}, device=T4)
 
         assert (settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]) == (3, 2)
+
+    @pytest.mark.parametrize(
+        ("device", "given", "batch"), [(A100, {}, 8), (T4, {}, 2), (T4, {"num_generations": 4}, 4)]
+    )
+    def test_divide_the_batch_of_evaluation_down_to_a_group(self, device, given, batch):
+        recipe = {**RECIPE, "per_device_eval_batch_size": 8}
+
+        assert platform_defaults(recipe, given, device)["per_device_eval_batch_size"] == batch
 
     @pytest.mark.parametrize(("offline", "expected"), [(True, "none"), (False, "wandb")])
     def test_report_to_nobody_where_the_hub_is_off_limits(self, monkeypatch, offline, expected):
@@ -131,6 +143,38 @@ class TestParseForPlatform:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
         assert parse(CPU, "--report_to", "tensorboard").report_to == ["tensorboard"]
+
+    def test_keeps_whole_groups_in_a_batch_of_evaluation(self, parse):
+        recipe = {**RECIPE, "per_device_eval_batch_size": 8}
+
+        assert parse(T4, "--num_generations", "4", recipe=recipe).per_device_eval_batch_size == 4
+        assert parse(T4, "--per_device_eval_batch_size", "16", recipe=recipe).per_device_eval_batch_size == 16
+
+
+class TestIsSet:
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["--model_name_or_path", "q"],
+            ["--model_name_or_path=q"],
+            ["--model-name-or-path", "q"],
+            ["--model-name-or-path=q"],
+            ["--config", "YAML", "--seed", "1"],
+        ],
+    )
+    def test_whoever_says_it_and_however_it_is_written(self, arguments, tmp_path):
+        (tmp_path / "c.yaml").write_text("model_name_or_path: q\n")
+        arguments = [argument.replace("YAML", str(tmp_path / "c.yaml")) for argument in arguments]
+        parser = TrlParser((GRPOConfig, ModelConfig))
+
+        assert is_set(parser, arguments, "model_name_or_path")
+        assert not is_set(parser, arguments, "output_dir")
+
+    def test_not_where_nobody_says_it(self, tmp_path):
+        (tmp_path / "c.yaml").write_text("seed: 1\nmodel_name_or_path: null\n")
+        arguments = ["--config", str(tmp_path / "c.yaml"), "--run_name", "--model_name_or_path is not set".title()]
+
+        assert not is_set(TrlParser((GRPOConfig, ModelConfig)), arguments, "model_name_or_path")
 
 
 class TestThisDevice:

@@ -42,9 +42,29 @@ class TestReadRows:
         with pytest.raises(ValueError, match=r"set.txt is no .jsonl, .jsonl.gz, .json, .csv or .parquet file"):
             read_rows(tmp_path / "set.txt")
 
+    @pytest.mark.parametrize(
+        ("name", "data"),
+        [
+            ("cut.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 99, mtime=0)[:-9]),
+            ("damaged.jsonl.gz", gzip.compress(b'{"q": 1}\n', mtime=0)[:10] + b"\xff" * 30),
+            ("latin.jsonl", '{"q": "Größe"}\n'.encode("latin-1")),
+            ("latin.json", '[{"q": "Größe"}]'.encode("latin-1")),
+            ("latin.csv", "q\nGröße\n".encode("latin-1")),
+            ("wide.csv", b"q\n" + b"x" * 200_000),
+            ("cut.parquet", b"PAR1 and no more"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_damaged_file_is_named_in_one_sentence(self, name, data, tmp_path):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{name} cannot be read as a \.") as raised:
+            read_rows(tmp_path / name)
+
+        assert "\n" not in str(raised.value)
+
     @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "json"])
     def test_a_broken_file_is_named(self, kind, tmp_path):
         (tmp_path / f"set.{kind}").write_text("{'q': 1}\n")
 
-        with pytest.raises(ValueError, match=rf"set.{kind} is not the .{kind} that its name says: "):
+        with pytest.raises(ValueError, match=rf"set.{kind} cannot be read as a .{kind} file \("):
             read_rows(tmp_path / f"set.{kind}")

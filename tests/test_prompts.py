@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -186,6 +187,16 @@ class TestPromptRenderer:
         assert PROMPT_STYLES["octothinker"].endswith("\nAssistant:")
         assert PROMPT_STYLES["r1"].endswith("\nAssistant: <think>\n")
 
+    @pytest.mark.parametrize(("style", "words"), [("qwen3", "playing a {}game."), ("r1", "observation of a {}game,")])
+    def test_calls_no_game_zero_sum_or_for_two_that_is_not(self, tokenizer, style, words):
+        said = Observation("Toy", 0, ({"role": "user", "content": "A zero-sum board."},))
+        renderer = PromptRenderer(tokenizer, style)
+        duel, other = (tokenizer.decode(renderer.prompt(replace(said, is_duel=is_duel))) for is_duel in (True, False))
+
+        assert words.format("two-player zero-sum " if style == "qwen3" else "zero-sum ") in duel
+        assert words.format("") in other
+        assert "A zero-sum board." in other
+
     def test_leaves_braces_in_an_observation_alone(self, tokenizer):
         said = Observation("Toy", 0, ({"role": "user", "content": "{observation} {0} {{}}"},))
 
@@ -327,10 +338,22 @@ class TestExtractCodeMove:
             "First \\boxed{4}.\n```python\npass\n```\nNo:\n```python\nprint('}')\n```\nSo \\boxed{4}, no, \\boxed{5}.",
             "<think>```python\npass\n```\n\\boxed{4}</think>```python\nprint('}')\n```\n\\boxed{5}<think>```python\n",
             "```python\nprint('}')\n``````\n```\n\\boxed{5}",
+            "```python\r\nprint('}')\r\n```\r\n\\boxed{5}\r\n",
+            "```python \t\nprint('}')\n``` \n\\boxed{5}",
+            "Use ```python``` to begin:\n```python\nprint('}')\n```\n\\boxed{5}",
+            "```python\nprint('}')\n```\nNot ```python\npass\n```\n\\boxed{5}",
         ],
     )
     def test_reads_the_last_block_and_the_last_box_below_it(self, reply):
         assert extract_code_move(reply) == "```python\nprint('}')\n```\n5"
+
+    @pytest.mark.parametrize("room", ["   ", "\t"])
+    def test_takes_the_fences_own_indentation_off_every_line(self, room):
+        program = "if True:\n    print(5)\n\n"
+        listed = "".join(f"{room}{line}" for line in f"```python\n{program}```\n".splitlines(keepends=True))
+
+        assert extract_code_move(f"1. So:\n\n{listed}\n\\boxed{{5}}") == f"```python\n{program}```\n5"
+        assert extract_code_move(f"```python\n{room}pass\n```\n\\boxed{{5}}") == f"```python\n{room}pass\n```\n5"
 
     def test_leaves_fences_and_boxes_inside_of_a_program_alone(self):
         program = "print('```', '\\boxed{4}')"
@@ -351,6 +374,7 @@ class TestExtractCodeMove:
             "```python\nprint(5)\n\\boxed{5}",
             "```python\nprint('\\boxed{5}')\n```",
             "```python print(5)```\\boxed{5}",
+            "So ```python\nprint(5)\n```\n\\boxed{5}",
             "```\nprint(5)\n```\n\\boxed{5}",
             "<think>```python\nprint(5)\n```\n\\boxed{5}",
             "```python\n" * 20_000 + "\\boxed{5}",

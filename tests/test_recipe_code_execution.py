@@ -44,6 +44,14 @@ class TestExercises:
         assert len(functions(train)) == 108 and len(functions(test)) == 28
         assert len(functions(train) | functions(test)) == len(TASKS)
 
+    @pytest.mark.parametrize(
+        ("count", "message"), [(0, r"`count` \(0\) must be at least 1"), (3000, r"Ask for 24\d\d at most")]
+    )
+    def test_are_refused_where_there_are_none_or_no_more(self, count, message):
+        # The shortest of the 28 tasks have 29 numbers in 3 phrasings: about 87 rounds.
+        with pytest.raises(ValueError, match=message):
+            make_exercises(count, split="test")
+
     def test_are_the_same_for_the_same_seed(self):
         assert make_exercises(20, seed=1) == make_exercises(20, seed=1) != make_exercises(20, seed=2)
 
@@ -119,9 +127,10 @@ class TestRecipe:
         from trl_spiral import platforms
 
         monkeypatch.setattr(platforms, "this_device", lambda: platforms.Device("cuda", (7, 5), 14.6))
-        _, args, model = recipe.parse(["--model_name_or_path", "someone/model", "--learning_rate", "1e-5"])
+        _, args, model = recipe.parse(["--model-name-or-path", "someone/model", "--learning_rate", "1e-5"])
 
         assert (model.use_peft, model.lora_r, model.lora_alpha, args.num_generations) == (True, 16, 32, 2)
         # A quarter of the batch of 8 at a time on a T4, in float16, and 32 rows a step all the same.
         assert (args.fp16, args.per_device_train_batch_size, args.gradient_accumulation_steps) == (True, 2, 16)
+        assert args.per_device_eval_batch_size == 2
         assert args.learning_rate == 1e-5 and recipe.FULL["learning_rate"] == 2e-5

@@ -171,6 +171,7 @@ class TestSpiralMulti:
 
 
 CPU = ("--use_cpu", "--bf16", "False")
+RECIPES = [path.stem for path in sorted((ROOT / "recipes").glob("*.py"))]
 
 
 class TestArguments:
@@ -188,6 +189,18 @@ class TestArguments:
         args, _ = load_recipe("spiral_kuhn").parse(list(arguments))
 
         assert (args.output_dir, args.games) == (output, games)
+
+    @pytest.mark.parametrize("name", RECIPES)
+    @pytest.mark.parametrize("how", ["dashes", "yaml"])
+    def test_name_a_model_in_whatever_way(self, name, how, tmp_path):
+        (tmp_path / "c.yaml").write_text("model_name_or_path: someone/model\n")
+        named = (
+            ["--model-name-or-path", "someone/model"] if how == "dashes" else ["--config", str(tmp_path / "c.yaml")]
+        )
+        *_, args, model_args = load_recipe(name).parse([*named, *CPU])
+
+        assert model_args.model_name_or_path == "someone/model"
+        assert args.output_dir.endswith("-full")
 
     def test_make_an_illegal_move_worse_than_any_loss(self):
         recipe = load_recipe("spiral_kuhn")

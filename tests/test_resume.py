@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers.trainer
+from test_adaptive_temperature import make
 from training_runs import KillAt, RecordingTrainer, StopAt, config, games, history
 from transformers import TrainerState
 
-from trl_spiral import spiral_trainer
-from trl_spiral.algorithms import trainer as algorithm_trainer
+from trl_spiral.algorithms import base
 from trl_spiral.state import MARKER, newest_complete_checkpoint
 
 
@@ -152,7 +152,7 @@ class TestKilledWhileWriting:
         if point == "after the weights":
             RecordingTrainer._save_optimizer_and_scheduler = die
         elif point == "in the middle of our state":
-            half_state_of = algorithm_trainer.save_atomically
+            half_state_of = base.save_atomically
 
             def dying(value, path):
                 half_state_of(value, path)
@@ -161,17 +161,17 @@ class TestKilledWhileWriting:
                 path.with_name(path.name + ".partial").write_bytes(content[: len(content) // 2])
                 die()
 
-            algorithm_trainer.save_atomically = dying
+            base.save_atomically = dying
         elif point == "before the marker":
-            spiral_trainer.write_marker = die
+            base.write_marker = die
         elif point == "after the marker":
-            write = spiral_trainer.write_marker
+            write = base.write_marker
 
             def write_and_die(*args):
                 write(*args)
                 die()
 
-            spiral_trainer.write_marker = write_and_die
+            base.write_marker = write_and_die
         elif point == "inside trainer_state.json":
             save = TrainerState.save_to_json
 
@@ -268,6 +268,56 @@ class TestKilledWhileWriting:
         assert newest_complete_checkpoint(folder) == str(folder / "checkpoint-3")
 
 
+class TestAlgorithms:
+    """`AlgorithmTrainer` shares all of that."""
+
+    RUN = dict(max_steps=8, save_strategy="steps", save_steps=3)
+
+    def test_killed_while_writing_equals_the_run_that_was_never_killed(self, model_dir, tmp_path, caplog):
+        def work():
+            write = base.write_marker
+
+            def write_the_first(checkpoint, *args):
+                if checkpoint.name == "checkpoint-6":
+                    die()
+                write(checkpoint, *args)
+
+            base.write_marker = write_the_first
+            make(model_dir, tmp_path / "killed", **self.RUN).train()
+
+        died_of = forked(work)
+        whole = make(model_dir, tmp_path / "whole", **self.RUN)
+        whole.train()
+        resumed = make(model_dir, tmp_path / "killed", **self.RUN)
+        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
+            resumed.train(resume_from_checkpoint="True")  # as a command line has it
+
+        assert died_of == signal.SIGKILL
+        assert f"Skipping checkpoint-6, which was not written to the end: {MARKER} is missing." in caplog.text
+        assert history(resumed) == history(whole)
+        assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-8")
+
+    def test_one_that_is_being_overwritten_is_not_taken_for_the_old_one(self, model_dir, tmp_path):
+        def work():
+            base.write_marker = die
+            make(model_dir, tmp_path, **self.RUN).train()
+
+        make(model_dir, tmp_path, **{**self.RUN, "max_steps": 3}).train()
+        before = newest_complete_checkpoint(tmp_path)
+        died_of = forked(work)
+
+        assert before == str(tmp_path / "checkpoint-3")
+        assert died_of == signal.SIGKILL
+        assert newest_complete_checkpoint(tmp_path) is None
+
+    def test_a_checkpoint_of_self_play_is_refused(self, model_dir, uninterrupted, tmp_path):
+        changes = {"per_device_train_batch_size": 16, "num_generations": uninterrupted.args.num_generations}
+        trainer = make(model_dir, tmp_path, **self.RUN, **changes)
+
+        with pytest.raises(ValueError, match="without algorithm_state_0.pt, as one that another trainer wrote"):
+            trainer.train(resume_from_checkpoint=f"{uninterrupted.args.output_dir}/checkpoint-3")
+
+
 class TestAdapters:
     def test_resume_as_whole_models_do(self, model_dir, tmp_path):
         peft = pytest.importorskip("peft")
@@ -302,6 +352,44 @@ class TestCheckpoints:
         trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
 
         with pytest.raises(ValueError, match=r"written by 2 process\(es\) and this run has 1.*--num_processes 2"):
+            trainer.train(resume_from_checkpoint=str(folder))
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("per_device_train_batch_size", 32),
+            ("steps_per_generation", 4),
+            ("num_iterations", 1),
+            ("num_generations", 4),
+        ],
+    )
+    def test_one_with_batches_of_another_shape_is_refused(self, option, value, model_dir, uninterrupted, tmp_path):
+        trainer = RecordingTrainer(model_dir, config(tmp_path, **{**RUN, option: value}), games=games(GAMES))
+        before = getattr(uninterrupted.args, option)
+
+        with pytest.raises(
+            ValueError, match=f"with `{option}={before}` and this run has {value}.*`{option}` to {before}"
+        ):
+            trainer.train(resume_from_checkpoint=f"{uninterrupted.args.output_dir}/checkpoint-6")
+
+    def test_one_from_before_shapes_were_noted_is_resumed(self, model_dir, uninterrupted, tmp_path):
+        folder = tmp_path / "checkpoint-12"
+        shutil.copytree(f"{uninterrupted.args.output_dir}/checkpoint-12", folder)
+        marker = json.loads((folder / MARKER).read_text())
+        assert marker.pop("batch_shape")["num_iterations"] == 2
+        (folder / MARKER).write_text(json.dumps(marker))
+        trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
+        trainer.train(resume_from_checkpoint=str(folder))
+
+        assert history(trainer) == history(uninterrupted)
+
+    def test_one_of_a_trainer_of_trl_is_refused(self, model_dir, uninterrupted, tmp_path):
+        folder = tmp_path / "checkpoint-3"
+        shutil.copytree(f"{uninterrupted.args.output_dir}/checkpoint-3", folder)
+        (folder / MARKER).unlink()
+        trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
+
+        with pytest.raises(ValueError, match=f"{MARKER} is missing, .* or that a trainer of TRL's own wrote"):
             trainer.train(resume_from_checkpoint=str(folder))
 
     def test_a_folder_without_any_is_refused(self, model_dir, tmp_path):

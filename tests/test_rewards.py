@@ -67,8 +67,15 @@ class TestExtractProgram:
             ("```python\nprint(1", "print(1"),
             ("```\nprint(1)\n```", "```\nprint(1)\n```"),
             ("```pyramid\n1\n```", "```pyramid\n1\n```"),
-            ("<think>```python\n1\n```</think>print(2)", "print(2)"),
-            ("```python\n1\n```\n<think>```python\n2\n```", "1\n"),
+            ("<think>\n```python\n1\n```\n</think>\nprint(2)", "\nprint(2)"),
+            ("<think>\nTry\n```python\n1\n</think>\nAnswer:\n```python\nprint(2)\n```", "print(2)\n"),
+            ("Well.\n```python\n1\n```\n</think>\n```python\nprint(2)\n```", "print(2)\n"),
+            (" <think>\n```python\n1\n```", ""),
+            ("<think>\n1\n</think>\n<think>\n```python\n2\n```", ""),
+            ("```python\nprint('<think>')\nprint(3)\n```", "print('<think>')\nprint(3)\n"),
+            ("```python\nprint('a')\n\nBetter:\n```python\nprint(2)\n```", "print(2)\n"),
+            ("```python\nprint('a')\n\nBetter:\n``` py\nprint(2)\n```", "print(2)\n"),
+            ("```python\nprint('''\n```text\n''')\n```\nDone.", "print('''\n```text\n''')\n"),
             ("", ""),
         ],
     )
@@ -112,7 +119,18 @@ class TestComputesNothing:
     def test_not_of_what_was_worked_out(self, program):
         assert not computes_nothing(program)
 
-    @pytest.mark.parametrize(("program", "blank"), [("", True), (" \n# x\n", True), ("pass", False), ("'x'", False)])
+    @pytest.mark.parametrize(
+        ("program", "blank"),
+        [
+            ("", True),
+            (" \n# x\n", True),
+            ("# x\r# y\r\n", True),
+            ("# x\u2028print(1)", True),
+            ("pass", False),
+            ("'x'", False),
+            ("# x\rpass", False),
+        ],
+    )
     def test_a_blank_program_holds_nothing_to_run(self, program, blank):
         assert is_blank(program) is blank
 
@@ -234,21 +252,51 @@ class TestUnitTestReward:
         assert log.columns["tests"][:2] == ["3 of 3", "1 of 3: AssertionError, TypeError"]
         assert log.metrics == pytest.approx({"unit_tests/pass_rate": 5 / 18, "unit_tests/all_passed_rate": 1 / 6})
 
-    def test_puts_a_row_s_imports_before_each_of_its_tests(self):
+    def test_puts_a_row_s_imports_before_each_of_its_tests_and_behind_the_program(self):
         fake = FakeSandbox(verdicts=[Verdict(True)] * 3)
         tests = [["assert math.isclose(area(1), 3.14, abs_tol=0.1)"], ["assert f() == 1", "assert f() == 2"]]
         rewards = UnitTestReward(fake)(["a", "b"], test_list=tests, test_imports=[["import math"], []])
 
         assert rewards == [1.0, 1.0]
         assert [(trial.code, trial.tests.split("\n")[0], trial.entry_points) for trial in fake.asked[0]] == [
-            ("a", "import math", ("area",)),
+            ("a\n\nimport math\n", "import math", ("area",)),
             ("b", "assert f() == 1", ("f",)),
             ("b", "assert f() == 2", ("f",)),
         ]
 
+    def test_imports_of_the_tests_are_the_program_s_too(self, sandbox):
+        # As at MBPP, where a program may count on them.
+        program = "from __future__ import annotations\ndef area(r):\n    return math.pi * r * r"
+        columns = dict(
+            test_list=[["assert math.isclose(area(1), 3.1416, abs_tol=0.1)"]], test_imports=[["import math"]]
+        )
+
+        assert UnitTestReward(sandbox)([fenced(program)], **columns) == [1.0]
+
+    def test_a_row_may_say_what_its_tests_call(self, sandbox):
+        # Where a name is Python's, nothing says that the program's is meant: this `sum` is right with lists, Python's is not.
+        program = fenced("def sum(x):\n    return [n for each in x for n in each]")
+        tests = [["assert sum([[1], [2]]) == [1, 2]"]]
+
+        assert UnitTestReward(sandbox)([program] * 2, test_list=tests * 2, entry_points=[["sum"], None]) == [1.0, 0.0]
+
+    @pytest.mark.parametrize("test", ["assert f( == 1", "assert f() == '\0'"])
+    @pytest.mark.parametrize("columns", [{}, {"entry_points": [["f"], ["f"]]}])
+    def test_a_test_that_is_not_python_is_named(self, test, columns):
+        with pytest.raises(ValueError, match=r"Row 1 of the batch has a test that is not Python .*: .assert f\("):
+            UnitTestReward(FakeSandbox())(["x", "y"], test_list=[["assert f() == 1"], [test]], **columns)
+
     def test_a_row_without_tests_is_refused(self):
         with pytest.raises(ValueError, match="`test_list` is empty in a row"):
             UnitTestReward(FakeSandbox())(["x"], test_list=[[]])
+
+
+class TestLimits:
+    def test_leave_a_busy_machine_time_for_right_programs(self, monkeypatch):
+        monkeypatch.setattr("trl_spiral.rewards.LocalSandbox", lambda limits: limits)
+
+        for reward in (ExecutionReward(), UnitTestReward()):
+            assert reward.sandbox.wall_seconds >= 5 * reward.sandbox.cpu_seconds
 
 
 class TestInPlainTrl:

@@ -135,10 +135,21 @@ class TestReferee:
         # Seven stones, one a turn: the first seat moves three times and takes the last.
         assert seen == [(seat, ["[1]"] * earlier) for earlier in range(3) for seat in range(3)][:7]
 
+    @pytest.mark.parametrize(
+        ("game", "is_duel"),
+        [(get_game("TicTacToe-v0"), True), (get_game("CodeGame-v0"), False), (LastStone(), False)],
+    )
+    def test_tells_a_zero_sum_game_for_two_from_others(self, game, is_duel):
+        seen = []
+        player = ScriptedPlayer("leaver", lambda observation: seen.append(observation.is_duel))
+        list(play([referee(start(game, player, number=0))]))
+
+        assert seen == [is_duel]
+
     def test_shows_all_that_the_match_shows_and_adds_seed_and_turns(self):
         # Every field is unlike its default, so one that is forgotten on the way shows.
         message = {"role": "user", "content": "Go."}
-        told = Observation("LastStone", 0, (message,), "Go!", ("[1]",), seed=-1, asks_program=True)
+        told = Observation("LastStone", 0, (message,), "Go!", ("[1]",), seed=-1, asks_program=True, is_duel=False)
         assert all(
             getattr(told, field.name) != field.default
             for field in fields(Observation)

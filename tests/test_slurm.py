@@ -31,6 +31,7 @@ variables = {
     "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
     "SLURM_GPUS_ON_NODE": options["gpus-per-node"],
     "SLURM_CPUS_PER_TASK": options["cpus-per-task"],
+    "SLURM_NTASKS_PER_NODE": options["ntasks-per-node"],
     "SLURM_SUBMIT_DIR": os.getcwd(),
 }
 with tempfile.TemporaryDirectory() as spool:
@@ -40,13 +41,14 @@ with tempfile.TemporaryDirectory() as spool:
 
 SRUN = """
 import os, subprocess, sys
-line = sys.argv[1:]
+options, line = {}, sys.argv[1:]
 while line[0].startswith("--"):
-    line.pop(0)
-nodes = [
-    subprocess.Popen(line, env={**os.environ, "SLURM_NODEID": str(rank)})
-    for rank in range(int(os.environ["SLURM_NNODES"]))
-]
+    name, _, value = line.pop(0)[2:].partition("=")
+    options[name] = value
+# As many on each node as it is told, or else as the job was submitted with.
+each = int(options.get("ntasks-per-node", os.environ["SLURM_NTASKS_PER_NODE"]))
+count = int(options.get("ntasks", each * int(os.environ["SLURM_NNODES"])))
+nodes = [subprocess.Popen(line, env={**os.environ, "SLURM_NODEID": str(task // each)}) for task in range(count)]
 sys.exit(max(node.wait() for node in nodes))
 """
 
@@ -61,7 +63,7 @@ RECORDER = """
 import json, os, sys
 names = ("SLURM_NODEID", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
 record = {"line": sys.argv[1:], "folder": os.getcwd(), **{name: os.environ[name] for name in names}}
-open(os.path.join(os.environ["RECORDS"], record["SLURM_NODEID"]), "w").write(json.dumps(record))
+open(os.path.join(os.environ["RECORDS"], f"{record['SLURM_NODEID']}-{os.getpid()}"), "w").write(json.dumps(record))
 """
 
 STEP = """
@@ -154,6 +156,11 @@ class TestSlurmScript:
         }
         assert nodes[0]["line"][15:] == ["recipes/spiral_ttt.py", "--run_name", "two words"]
         assert all(node["line"][3:] == nodes[0]["line"][3:] for node in nodes)
+
+    def test_starts_one_launcher_on_each_node_however_many_tasks_were_asked_for(self, recorded):
+        nodes = recorded("--nodes=2", "--ntasks-per-node=4", "recipes/spiral.slurm", "recipes/spiral_ttt.py")
+
+        assert [node["SLURM_NODEID"] for node in nodes] == ["0", "1"]
 
     def test_runs_where_it_was_submitted_offline_with_the_cores_shared_out(self, recorded):
         (node,) = recorded("--gpus-per-node", "4", "recipes/spiral.slurm", "recipes/spiral_ttt.py")

@@ -17,6 +17,7 @@ from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
 from trl_spiral.rollout import Start, play, referee
 from trl_spiral.rows import make_rows
+from trl_spiral.sandbox import CannotContain
 from trl_spiral.types import POLICY, Ending, Episode, Trajectory, Turn
 
 
@@ -287,6 +288,10 @@ class TestTranscriptCallback:
 
         with pytest.raises(ValueError, match="keeps games of training, and this trainer plays none"):
             run.train()
+
+    def test_a_game_that_this_machine_cannot_play_is_refused(self, trainer, no_sandbox):
+        with pytest.raises(CannotContain, match="Nothing here contains programs"):
+            TranscriptCallback(trainer(), game="CodeGame-v0")
 
     def test_steps_are_counted_from_one(self, trainer):
         with pytest.raises(ValueError, match=r"`every` \(0\) must be at least 1"):

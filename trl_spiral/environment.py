@@ -70,6 +70,7 @@ class GameEnvironment:
 
     Raises:
         ValueError: If there is no such game, player or seat.
+        RuntimeError: If the game cannot be played on this machine.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class GameEnvironment:
     ) -> None:
         self._made_of = game, opponent, seat, engine, forfeit
         self.game = get_game(game) if isinstance(game, str) else game
+        self.game.check()
         self.opponent = scripted_player(opponent, self.game) if isinstance(opponent, str) else opponent
         if seat is not None and not 0 <= seat < self.game.traits.seats:
             raise ValueError(

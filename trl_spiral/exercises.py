@@ -71,6 +71,12 @@ INSTRUCTION = "Answer with one ```python block."
 TASKS = [(kind, k) for kind in range(len(KINDS)) for k in range(2, 10)]
 """Kinds with their number k, 136 of them."""
 
+MOST_DRAWS = 10_000
+"""
+Draws after which a task's questions count as used up. It has at least 87 of them, equally likely (29 numbers, 3 phrasings), so
+that the last one is missed with a probability of e⁻¹¹⁵.
+"""
+
 TESTED = 5
 """One task in this many is for evaluation."""
 
@@ -90,16 +96,29 @@ def make_exercises(count: int, seed: int = 0, split: Literal["train", "test"] = 
 
     Returns:
         `list[Exercise]`: They go round the tasks of the split, so that 108 training exercises hold all of them.
+
+    Raises:
+        ValueError: If `count` is not positive, or a task has not so many questions.
     """
+    if count < 1:
+        raise ValueError(f"`count` ({count}) must be at least 1: there would be nothing to program.")
     tasks = TASKS.copy()
     random.Random(derive_seed("exercises")).shuffle(tasks)
     tasks = [task for number, task in enumerate(tasks) if (number % TESTED == 0) == (split == "test")]
     rng = random.Random(derive_seed(seed, "exercises", split))
     made: dict[str, Exercise] = {}
-    while len(made) < count:
-        kind, k = tasks[len(made) % len(tasks)]
-        exercise = _make(*KINDS[kind], k, rng)
-        made.setdefault(exercise.question, exercise)
+    for number in range(count):
+        kind, k = tasks[number % len(tasks)]
+        for _ in range(MOST_DRAWS):
+            exercise = _make(*KINDS[kind], k, rng)
+            if exercise.question not in made:
+                break
+        else:
+            raise ValueError(
+                f"`count` ({count}) is more than there are exercises to {split} with: after {number}, a task has no other "
+                f"question left. Ask for {number} at most."
+            )
+        made[exercise.question] = exercise
     return list(made.values())
 
 

@@ -6,6 +6,7 @@ The order of precedence is argument > environment > YAML > platform default > th
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ logits over Qwen2.5's 151,936 tokens, of which a step holds several copies, besi
 
 _PRECISION = ("bf16", "fp16", "use_cpu")
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+_EVALUATION = "per_device_eval_batch_size"
 _UNSET = object()
 
 
@@ -33,13 +35,13 @@ class Device:
             `"cpu"`, `"cuda"`, or what torch calls another accelerator.
         capability (`tuple[int, int]`, *optional*):
             Compute capability of a CUDA device: (7, 0) is a V100, (7, 5) a T4, (8, 0) an A100.
-        memory (`float`, defaults to `0.0`):
-            Of a CUDA device, in GiB.
+        memory (`float`, defaults to `inf`):
+            Of a CUDA device, in GiB; unknown by default, so that no batch is divided for want of it.
     """
 
     kind: str
     capability: tuple[int, int] | None = None
-    memory: float = 0.0
+    memory: float = math.inf
 
 
 def this_device() -> Device:
@@ -61,7 +63,8 @@ def platform_defaults(
 
     Without an accelerator, float32 on the CPU. On a GPU of compute capability 8 or more (A100) bfloat16, below it (V100, T4)
     float16 and at most half the batch. Less memory than `AMPLE_MEMORY` halves the batch until it is in proportion; each halving
-    doubles `gradient_accumulation_steps`, so that a step sees as many rows. Where the Hub is off limits (`HF_HUB_OFFLINE`), nothing is
+    doubles `gradient_accumulation_steps`, so that a step sees as many rows. A `per_device_eval_batch_size` of the recipe's is divided
+    alike, down to `num_generations`. Where the Hub is off limits (`HF_HUB_OFFLINE`), nothing is
     reported to anybody.
 
     Args:
@@ -88,7 +91,7 @@ def platform_defaults(
         old = device.capability < (8, 0)
         settings |= {"bf16": not old and not given.get("fp16"), "fp16": old and not given.get("bf16")}
         if not any(name in given for name in _BATCH):
-            settings |= _fitting_batch(recipe, device.memory, old)
+            settings |= _fitting_batch({**recipe, **given}, device.memory, old)
     return {name: value for name, value in settings.items() if name not in given}
 
 
@@ -114,7 +117,8 @@ def parse_for_platform(parser: Any, arguments: Sequence[str], recipe: Mapping[st
     given: dict[str, Any] = {}
     file = _from_yaml(arguments)
     parser.set_defaults_with_config(**file)  # before any look at the arguments, some of which it makes optional
-    for level in (file, _from_environment(), _from_arguments(parser, arguments)):
+    named = _from_arguments(parser, arguments, [*_PRECISION, *_BATCH, _EVALUATION, "num_generations"])
+    for level in (file, _from_environment(), named):
         for one, other in (("bf16", "fp16"), ("fp16", "bf16")):
             if level.get(one):
                 given[other] = False
@@ -125,15 +129,36 @@ def parse_for_platform(parser: Any, arguments: Sequence[str], recipe: Mapping[st
     return tuple(parser.parse_args_and_config([*settled, *arguments]))
 
 
-def _fitting_batch(recipe: Mapping[str, Any], memory: float, old: bool) -> dict[str, int]:
-    batch = int(recipe.get("per_device_train_batch_size", 8))  # TRL's and transformers' own defaults
-    accumulation = int(recipe.get("gradient_accumulation_steps", 1))
+def is_set(parser: Any, arguments: Sequence[str], name: str) -> bool:
+    """
+    Whether something is set explicitly: in whatever spelling on the command line, or in the YAML file of `--config`.
+
+    For recipes whose other settings depend on it, as on `model_name_or_path`.
+
+    Args:
+        parser ([`~trl.TrlParser`]):
+            Which knows the name.
+        arguments (`Sequence[str]`):
+            Of the command line.
+        name (`str`):
+            Of a setting.
+    """
+    return bool(_from_arguments(parser, arguments, [name])) or _from_yaml(arguments).get(name) is not None
+
+
+def _fitting_batch(settings: Mapping[str, Any], memory: float, old: bool) -> dict[str, int]:
+    batch = int(settings.get("per_device_train_batch_size", 8))  # TRL's and transformers' own defaults
+    accumulation = int(settings.get("gradient_accumulation_steps", 1))
     parts = 2 if old else 1
-    while memory * parts < AMPLE_MEMORY:
+    while memory * parts < AMPLE_MEMORY and parts < batch:
         parts *= 2
     while batch % parts:
         parts //= 2
-    return dict(zip(_BATCH, (batch // parts, accumulation * parts), strict=True))
+    fitting = dict(zip(_BATCH, (batch // parts, accumulation * parts), strict=True))
+    if _EVALUATION in settings:
+        group = int(settings.get("num_generations", 1))  # TRL wants whole groups in a batch
+        fitting[_EVALUATION] = max(int(settings[_EVALUATION]) // parts // group, 1) * group
+    return fitting
 
 
 def _from_yaml(arguments: Sequence[str]) -> dict[str, Any]:
@@ -156,10 +181,9 @@ def _from_environment() -> dict[str, Any]:
     return found
 
 
-def _from_arguments(parser: Any, arguments: Sequence[str]) -> dict[str, Any]:
-    """What the command line sets. Argparse leaves alone whatever is in the namespace already, unless an argument names it."""
+def _from_arguments(parser: Any, arguments: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """What the command line sets of these. Argparse leaves alone whatever is in the namespace already, unless an argument names it."""
     from argparse import Namespace
 
-    names = [*_PRECISION, *_BATCH]
     found, _ = parser.parse_known_args(list(arguments), Namespace(**dict.fromkeys(names, _UNSET)))
     return {name: value for name in names if (value := getattr(found, name)) is not _UNSET}

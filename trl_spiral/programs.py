@@ -7,17 +7,17 @@ import builtins
 import re
 
 
-_BLOCK = re.compile(
-    r"^[ \t]*```[ \t]*(?:python3?|py)\b[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE | re.I
-)
+_OPENING = r"^[ \t]*```[ \t]*(?:python3?|py)\b"
+_BLOCK = re.compile(rf"{_OPENING}[^\n]*\n(.*?)(?:(?={_OPENING})|^[ \t]*```(?!\w)|\Z)", re.DOTALL | re.MULTILINE | re.I)
 
 
 def extract_program(reply: str) -> str:
     """
     The program in a reply: its last ```python block, else the whole text.
 
-    The last one, since a reply thinks aloud first and answers in the end. Nothing in unfinished thinking counts, and where there is
-    no such block, nothing in finished thinking. A block that is never closed goes to the end of the reply.
+    The last one, since a reply thinks aloud first and answers in the end. Nothing in thinking counts, finished (up to the last
+    `</think>`) or not (from a `<think>` that the rest begins with). A block that is never closed ends where the next one begins, or
+    with the reply.
 
     Args:
         reply (`str`):
@@ -26,10 +26,20 @@ def extract_program(reply: str) -> str:
     Returns:
         `str`: Python source, or what stands in its place; blank if there is nothing.
     """
-    unfinished = reply.find("<think>", reply.rfind("</think>") + 1)
-    text = reply[:unfinished] if unfinished >= 0 else reply
+    text = reply.rsplit("</think>", 1)[-1]
+    if text.lstrip().startswith("<think>"):
+        return ""
     blocks = _BLOCK.findall(text)
-    return blocks[-1] if blocks else text.rsplit("</think>", 1)[-1]
+    return blocks[-1] if blocks else text
+
+
+def behind(imports: str) -> str:
+    """
+    What is put behind a program so that it has the imports of its tests, as it would where both share a namespace.
+
+    Behind it, where a program's own `from __future__` is in nobody's way; functions look names up when they are called.
+    """
+    return f"\n\n{imports}\n" if imports else ""
 
 
 def entry_points(tests: str) -> tuple[str, ...]:
@@ -63,7 +73,8 @@ def entry_points(tests: str) -> tuple[str, ...]:
 
 def is_blank(program: str) -> bool:
     """Whether there is nothing in a program to run: no line that is neither empty nor a comment."""
-    return all(not line or line.startswith("#") for line in map(str.strip, program.splitlines()))
+    # Not `splitlines`, which also breaks where Python does not: a comment may hold a line separator.
+    return all(not line or line.startswith("#") for line in map(str.strip, re.split(r"[\n\r]", program)))
 
 
 def computes_nothing(program: str) -> bool:

@@ -8,6 +8,7 @@ any unfinished thinking; where the move is a program, `extract_code_move` finds 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,10 +19,12 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 """What SPIRAL (arXiv 2506.24119) asks of the model after every observation; every style asks the same."""
 
 GOAL = "You are playing a two-player zero-sum game. Make valid actions to win."
-"""How SPIRAL introduces every game."""
+"""How SPIRAL introduces every game; where a game is not for two, or not zero-sum, the words that say so are left out."""
 
 _MAX_REPLY = 65_536
 _MAX_MOVE = 512
+_OPENS = re.compile(r"(?:^|</think>)([ \t]*)```python[ \t]*$", re.MULTILINE)
+_CLOSES = re.compile(r"^[ \t]*```", re.MULTILINE)
 _CHATML = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
 _ASKED = f"{GOAL}\nObservation: {{observation}}\n{INSTRUCTION}"
 _DIALOGUE = (
@@ -73,8 +76,9 @@ def extract_code_move(reply: str) -> str | None:
     r"""
     The move in a reply to an observation that asks for a program.
 
-    It is the last ```` ```python ```` block outside unfinished thinking, which ends with the first line that starts with a
-    fence, and what stands in the last `\boxed{}` below it. A box inside of the program is part of the program.
+    It is the last ```` ```python ```` block outside unfinished thinking, which begins with a line of its own and ends with
+    the first line that starts with a fence, and what stands in the last `\boxed{}` below it. A box inside of the program is
+    part of the program. A block may be indented as a whole, as in a list, and lines may end in a carriage return, too.
 
     Args:
         reply (`str`):
@@ -84,11 +88,14 @@ def extract_code_move(reply: str) -> str | None:
         `str` or `None`: The block with its fences and, on the line below, what stands in the box, as
         [`~games.code_game.read_program`] takes it; `None` if either is missing.
     """
-    text = _finished(reply)
-    opened = text.rfind("```python\n")
-    block, fence, below = text[opened:].partition("\n```")
-    answer = _last_box(below)
-    return f"{block}{fence}\n{answer}" if opened >= 0 and answer is not None else None
+    text = _finished(reply).replace("\r\n", "\n")
+    *_, opened = (None, *_OPENS.finditer(text))
+    closed = _CLOSES.search(text, opened.end()) if opened else None
+    if opened is None or closed is None or (answer := _last_box(text[closed.end() :])) is None:
+        return None
+    # Of each line, no more than the fence's own indentation: what is left of it is the program's.
+    program = re.sub(rf"^[ \t]{{0,{len(opened[1])}}}", "", text[opened.end() : closed.start()], flags=re.MULTILINE)
+    return f"```python{program}```\n{answer}"
 
 
 def read_move(observation: Observation, reply: str) -> str | None:
@@ -173,9 +180,9 @@ class PromptRenderer:
 
     def prompt(self, observation: Observation) -> tuple[int, ...]:
         """Token ids of the whole observation, ready for the reply."""
-        key = tuple(message["content"] for message in observation.messages)
+        key = ("\x00duel" * observation.is_duel, *(message["content"] for message in observation.messages))
         if (ids := self._cache.get(key)) is None:
-            ids = self._remember(key, self._encode(self._text(observation.messages)))
+            ids = self._remember(key, self._encode(self._text(observation.messages, observation.is_duel)))
         return ids
 
     def message(self, text: str) -> tuple[int, ...]:
@@ -216,12 +223,15 @@ class PromptRenderer:
         decoded: str = self.tokenizer.decode(list(completion_ids), skip_special_tokens=True)
         return decoded
 
-    def _text(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _text(self, messages: Sequence[Mapping[str, str]], is_duel: bool = True) -> str:
         if self.style == "chat":
             *earlier, last = messages
             return self._apply([*earlier, {**last, "content": f"{last['content']}\n\n{INSTRUCTION}"}])
         observation = "\n\n".join(message["content"] for message in messages)
-        return PROMPT_STYLES[self.style].replace("{observation}", observation)
+        frame = PROMPT_STYLES[self.style]
+        if not is_duel:
+            frame = frame.replace("two-player ", "").replace("zero-sum ", "")
+        return frame.replace("{observation}", observation)
 
     def _apply(self, messages: list[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         rendered: str = self.tokenizer.apply_chat_template(

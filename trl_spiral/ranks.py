@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from accelerate.utils import gather_object
 
@@ -14,21 +15,21 @@ from trl_spiral.types import Episode
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 MAX_RESTORES = 3
 """How often an engine may lose its weights in one wave before the run gives up: a server that keeps crashing."""
 
 
-def together(
-    play: Callable[[], list[Episode]], begin_again: Callable[[], None], restore: Callable[[], None] | None
-) -> list[Episode]:
+def together(play: Callable[[], T], begin_again: Callable[[], None], restore: Callable[[], None] | None) -> T:
     """
     Plays a wave on every rank, or raises on every rank.
 
     A rank whose engine loses its weights on the way plays its wave again, once they are restored.
 
     Args:
-        play (`Callable[[], list[Episode]]`):
-            Plays this rank's wave.
+        play (`Callable[[], T]`):
+            Plays this rank's wave, or does other work of which `None` is not the result.
         begin_again (`Callable[[], None]`):
             Forgets what a wave that was broken off has counted.
         restore (`Callable[[], None]`, *optional*):
@@ -37,7 +38,7 @@ def together(
     Raises:
         RuntimeError: If another rank has failed, or an engine loses its weights over and over.
     """
-    wave: list[Episode] | None = None
+    wave: T | None = None
     for _ in range(MAX_RESTORES + 1):
         failure: Exception | None = None
         if wave is None:

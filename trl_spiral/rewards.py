@@ -6,12 +6,18 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trl_spiral.programs import computes_nothing, entry_points, extract_program, is_blank
-from trl_spiral.sandbox import Ending, Job, LocalSandbox, Outcome, Sandbox, Trial, Verdict
+from trl_spiral.programs import behind, computes_nothing, entry_points, extract_program, is_blank
+from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, Outcome, Sandbox, Trial, Verdict
 
 
 Completion = str | Sequence[Mapping[str, Any]]
 """As TRL hands it over: text, or the messages of a conversation."""
+
+LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
+"""
+Of a program, where no sandbox is given. The clock is to end what sleeps: at 3 s, programs that are right come to -1 wherever
+the ranks that train keep the cores busy.
+"""
 
 
 class ExecutionReward:
@@ -27,7 +33,7 @@ class ExecutionReward:
 
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
-            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own.
+            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`LIMITS`].
         printed (`float`, defaults to `1.0`):
             For a program that ran to its end and printed something other than white space.
         silent (`float`, defaults to `0.5`):
@@ -60,7 +66,7 @@ class ExecutionReward:
                 f"`triviality_penalty` ({triviality_penalty}) must not be below 0: it is subtracted. Use `0.0` for none."
             )
         self.__name__ = "execution_reward"  # in TRL's logs
-        self.sandbox = LocalSandbox() if sandbox is None else sandbox
+        self.sandbox = LocalSandbox(LIMITS) if sandbox is None else sandbox
         self.printed = printed
         self.silent = silent
         self.syntax_error = syntax_error
@@ -135,7 +141,7 @@ class UnitTestReward:
 
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
-            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own.
+            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`LIMITS`].
 
     Raises:
         CannotContain: If no sandbox is given and this machine cannot contain programs.
@@ -143,13 +149,14 @@ class UnitTestReward:
 
     def __init__(self, sandbox: Sandbox | None = None):
         self.__name__ = "unit_test_reward"  # in TRL's logs
-        self.sandbox = LocalSandbox() if sandbox is None else sandbox
+        self.sandbox = LocalSandbox(LIMITS) if sandbox is None else sandbox
 
     def __call__(
         self,
         completions: Sequence[Completion],
         test_list: Sequence[Sequence[str]],
-        test_imports: Sequence[Sequence[str]] | None = None,
+        test_imports: Sequence[Sequence[str] | None] | None = None,
+        entry_points: Sequence[Sequence[str] | None] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
         **_: Any,
@@ -159,10 +166,12 @@ class UnitTestReward:
             completions (`Sequence[str]` or `Sequence[list[dict]]`):
                 What the model wrote.
             test_list (`Sequence[Sequence[str]]`):
-                Tests of each completion's row, Python source such as `"assert double(2) == 4"`. Names in them that
-                neither they nor Python define are the program's functions.
+                Tests of each completion's row, Python source such as `"assert double(2) == 4"`.
             test_imports (`Sequence[Sequence[str]]`, *optional*):
-                Lines to put before each test of the row.
+                Lines to put before each test of the row and, as MBPP has it, behind the program.
+            entry_points (`Sequence[Sequence[str]]`, *optional*):
+                Functions of the program that the row's tests call; by default the names in a test that neither it nor Python
+                defines. To be given where a program is to write a `sum` of its own.
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's, for `unit_tests/*` and for the column `tests` of the completions table.
 
@@ -170,19 +179,21 @@ class UnitTestReward:
             `list[float]`: A reward for each completion.
 
         Raises:
-            ValueError: If a row has no tests.
+            ValueError: If a row has no tests, or one that is not Python.
         """
         trials: list[Trial] = []
         rows: list[slice] = []
         for number, (completion, tests) in enumerate(zip(completions, test_list, strict=True)):
             if not tests:
                 raise ValueError("`test_list` is empty in a row: there is no share of no tests. Leave such rows out.")
-            imports = test_imports[number] if test_imports else ()
-            program = extract_program(_text(completion))
+            imports = "\n".join((test_imports[number] if test_imports else None) or ())
+            program = extract_program(_text(completion)) + behind(imports)
+            named = entry_points[number] if entry_points else None
             rows.append(slice(len(trials), len(trials) + len(tests)))
             for test in tests:
-                source = "\n".join([*imports, test])
-                trials.append(Trial(program, source, entry_points(source)))
+                source = f"{imports}\n{test}" if imports else test
+                found = _entry_points(source, number)
+                trials.append(Trial(program, source, found if named is None else tuple(named)))
         verdicts = self.sandbox.judge(trials)
         rewards = [_share(verdicts[row]) for row in rows]
         if log_metric:
@@ -191,6 +202,15 @@ class UnitTestReward:
         if log_extra:
             log_extra("tests", [_summary(verdicts[row]) for row in rows])
         return rewards
+
+
+def _entry_points(tests: str, row: int) -> tuple[str, ...]:
+    try:
+        return entry_points(tests)
+    except (SyntaxError, ValueError) as error:  # a null byte is a ValueError
+        raise ValueError(
+            f"Row {row} of the batch has a test that is not Python ({error}): {tests!r}. Correct it, or leave the row out."
+        ) from error
 
 
 def _text(completion: Completion) -> str:

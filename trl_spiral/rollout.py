@@ -133,12 +133,14 @@ def referee(start: Start) -> Playing:
     ending, offender = None, None
     # Who sees the whole state may know how it came about; anywhere else, the moves would tell what a seat must not see.
     open_to_all = start.game.traits.perfect_information
+    is_duel = start.game.traits.seats == 2 and start.game.traits.zero_sum
     while (seat := match.to_move) is not None:
         observation = replace(
             match.observe(seat),
             seed=derive_seed(start.play_seed, len(order)),
             turns=tuple(turns[seat]),
             history=tuple(moves) if open_to_all else (),
+            is_duel=is_duel,
         )
         turn = yield Ask(start.players[seat], observation)
         turns[seat].append(turn)

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import gather_object, is_peft_model
-from safetensors.torch import load_model, save_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from trl_spiral import _trl
@@ -54,19 +52,11 @@ from trl_spiral.prompts import check_prompt_style
 from trl_spiral.rollout import Engine, Forfeit
 from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.spiral_config import SpiralConfig
-from trl_spiral.state import (
-    RolloutState,
-    check_checkpoint,
-    invalidate,
-    newest_complete_checkpoint,
-    write_marker,
-)
+from trl_spiral.state import RolloutState
 from trl_spiral.types import BASE
 
 
 logger = logging.getLogger(__name__)
-
-_REFERENCE_FILE = "selfplay_reference.safetensors"
 
 
 class SpiralTrainer(AdvantageMixin, GRPOTrainer):
@@ -354,62 +344,24 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
         return metrics
 
     # ---- checkpoints ----
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
-        """
-        Main training entry point, as in [`~transformers.Trainer`].
-
-        Args:
-            resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint's folder, or `True` (or `"true"`) for the newest complete one in `args.output_dir`. One
-                that was cut off while it was written is skipped, with a line that says so.
-
-        Raises:
-            ValueError: If there is no complete checkpoint, or it was written by another number of processes.
-        """
-        if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() in ("true", "false"):
-            resume_from_checkpoint = resume_from_checkpoint.lower() == "true"
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = newest_complete_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(
-                    f"There is no complete checkpoint in {self.args.output_dir}. Start without "
-                    "`resume_from_checkpoint`."
-                )
-        if not resume_from_checkpoint and self.pool is not None:
+    def _start_anew(self):
+        if self.pool is not None:
             check_fresh_pool(self.args, self.pool)
             change_together(self.pool, self.pool.start_anew, self.is_world_process_zero())
-        if resume_from_checkpoint:
-            check_checkpoint(resume_from_checkpoint, self.args.world_size)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
-
-    def _save_checkpoint(self, model, trial):
-        # A folder of that name may be there already, whole; it is not whole from here on.
-        invalidate(Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        super()._save_checkpoint(model, trial)
 
     def _own_state(self):
         if self.rollout.opponents:
             self.rollout.state.opponents = self.rollout.opponents.state_dict()
         return {"rollout": self.rollout.state.state_dict()}
 
-    def _save_rng_state(self, output_dir):
-        super()._save_rng_state(output_dir)
-        folder = Path(output_dir)
-        if self.args.sync_ref_model and self.is_world_process_zero():
-            # TRL reloads the reference from the initial model, not as far as it has been moved.
-            save_model(self.accelerator.unwrap_model(self.ref_model), str(folder / _REFERENCE_FILE))
+    def _save_own_files(self, folder):
         if self.pool is not None and self.is_world_process_zero():
             self.pool.save()
             write_needed(self.pool, folder)
-        self.accelerator.wait_for_everyone()
-        if self.is_world_process_zero():
-            write_marker(folder, self.args.world_size)
 
     def _restore_own_state(self, state, folder):
         self.rollout.restore(RolloutState.from_state_dict(state["rollout"]))
         self._restore_opponents(folder)
-        if self.args.sync_ref_model:
-            load_model(self.accelerator.unwrap_model(self.ref_model), folder / _REFERENCE_FILE)
 
     def _restore_opponents(self, checkpoint: Path) -> None:
         opponents, saved = self.rollout.opponents, self.rollout.state.opponents or {}

@@ -97,15 +97,25 @@ def invalidate(checkpoint: Path) -> None:
         (checkpoint / name).unlink(missing_ok=True)
 
 
-def write_marker(checkpoint: Path, world_size: int) -> None:
-    """Lists every file of a checkpoint with its size. The last thing that self-play writes into it."""
+def write_marker(checkpoint: Path, world_size: int, batch_shape: dict[str, int]) -> None:
+    """
+    Lists every file of a checkpoint with its size. The last thing that a trainer of ours writes into it.
+
+    Args:
+        checkpoint (`Path`):
+            The checkpoint's folder.
+        world_size (`int`):
+            How many processes have written into it.
+        batch_shape (`dict[str, int]`):
+            Options that divide the batch in use into steps, by name.
+    """
     sizes = {
         str(path.relative_to(checkpoint)): path.stat().st_size
         for path in sorted(checkpoint.rglob("*"))
         if path.is_file() and path.name != MARKER
     }
     partial = checkpoint / (MARKER + ".partial")
-    partial.write_text(json.dumps({"world_size": world_size, "files": sizes}, indent=1))
+    partial.write_text(json.dumps({"world_size": world_size, "batch_shape": batch_shape, "files": sizes}, indent=1))
     os.replace(partial, checkpoint / MARKER)
 
 
@@ -128,20 +138,40 @@ def why_incomplete(checkpoint: Path) -> str | None:
     return None
 
 
-def check_checkpoint(checkpoint: str | os.PathLike[str], world_size: int) -> None:
+def check_checkpoint(checkpoint: str | os.PathLike[str], world_size: int, batch_shape: dict[str, int]) -> None:
     """
+    Args:
+        checkpoint (`str`):
+            The checkpoint's folder.
+        world_size (`int`):
+            Processes of the run that is to resume from it.
+        batch_shape (`dict[str, int]`):
+            What that run has for `write_marker`.
+
     Raises:
-        ValueError: If the checkpoint is incomplete, or was written by another number of processes.
+        ValueError: If the checkpoint is incomplete, or was written by another number of processes or with batches of another
+            shape.
     """
     path = Path(checkpoint)
     if (reason := why_incomplete(path)) is not None:
-        raise ValueError(f"Cannot resume from {path}: {reason}. Pass `True` to resume from the newest complete one.")
-    written_by = json.loads((path / MARKER).read_text())["world_size"]
+        raise ValueError(
+            f"Cannot resume from {path}: {reason}, as in a checkpoint that was not written to the end or that a trainer of "
+            "TRL's own wrote. Pass `True` to resume from the newest complete one."
+        )
+    marker = json.loads((path / MARKER).read_text())
+    written_by = marker["world_size"]
     if written_by != world_size:
         raise ValueError(
             f"{path} was written by {written_by} process(es) and this run has {world_size}. Every rank resumes from its "
             f"own state: launch with `--num_processes {written_by}`."
         )
+    # Older checkpoints do not say.
+    for option, before in marker.get("batch_shape", {}).items():
+        if before != batch_shape[option]:
+            raise ValueError(
+                f"{path} was written with `{option}={before}` and this run has {batch_shape[option]}. It holds the batch in "
+                f"use, divided into steps by that: set `{option}` to {before}."
+            )
 
 
 def newest_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:

@@ -156,6 +156,8 @@ class Observation:
             any other, where it would tell a seat what is hidden from it.
         asks_program (`bool`, defaults to `False`):
             Whether the move is a program, which no box can hold: see `prompts.extract_code_move`.
+        is_duel (`bool`, defaults to `True`):
+            Whether the game is a zero-sum one for two, as prompts may then say. The referee sets it by the game's traits.
     """
 
     game: str
@@ -167,6 +169,7 @@ class Observation:
     turns: tuple[Turn, ...] = ()
     history: tuple[tuple[int, str], ...] = ()
     asks_program: bool = False
+    is_duel: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,13 +71,20 @@ ALGORITHMS = {
 BASELINES = ("none", "batch", "ema")
 
 _OWN_DEFAULTS = {
-    "gpg": {"gpg_min_useful": 0.6, "gpg_max_resamples": 4},
+    "gpg": {"gpg_min_useful": 0.6, "gpg_max_resamples": None},
     "reinforce": {"reinforce_baseline": "none"},
 }
-"""Options that one algorithm alone has. The threshold is GPG's own."""
+"""Options that one algorithm alone has. The threshold is GPG's own; the tries depend on it."""
+
+_MAX_RESAMPLES = 4
 
 _DECAY = 0.95
 """SPIRAL's, for its baselines of returns (arXiv 2506.24119)."""
+
+_BOUNDS = {"temperature_min": 0.6, "temperature_max": 2.0}
+
+_OFF = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0, "delta": None}
+"""Options of TRL that leave terms out of the loss, or clip them, and their values that do not."""
 
 
 @dataclass
@@ -111,7 +118,7 @@ class AlgorithmConfig(GRPOConfig):
             differ, more prompts are drawn, and useful groups take the place of useless ones. 0 never draws more.
         gpg_max_resamples (`int`, *optional*):
             How often more prompts are drawn for one batch, each time as many as the batch has; 4 by default. What is there
-            then is trained on.
+            then is trained on. Refused where `gpg_min_useful` is 0.
         reinforce_baseline (`str`, *optional*):
             What REINFORCE subtracts from rewards: `"none"` (the default), `"batch"` for the mean of the batch over all ranks,
             or `"ema"` for a moving average of these means.
@@ -124,8 +131,8 @@ class AlgorithmConfig(GRPOConfig):
             Adapts the temperature to `temperature * temperature_ref_std / std`, where `std` is the standard deviation of the
             previous batch's rewards over all ranks. By default the temperature stays. Choose what rewards deviate by
             when training goes well: those of 0 and 1 deviate by 0.5 at most.
-        temperature_min, temperature_max (`float`, *optional*, defaults to `0.6` and `2.0`):
-            Bounds of the adapted temperature.
+        temperature_min, temperature_max (`float`, *optional*):
+            Bounds of the adapted temperature; 0.6 and 2.0 by default. Refused without `temperature_ref_std`.
     """
 
     # Parameters that control the algorithm
@@ -164,8 +171,12 @@ class AlgorithmConfig(GRPOConfig):
             "By default it stays."
         },
     )
-    temperature_min: float = field(default=0.6, metadata={"help": "Lower bound of the adapted temperature."})
-    temperature_max: float = field(default=2.0, metadata={"help": "Upper bound of the adapted temperature."})
+    temperature_min: float | None = field(
+        default=None, metadata={"help": "Lower bound of the adapted temperature. Default: 0.6."}
+    )
+    temperature_max: float | None = field(
+        default=None, metadata={"help": "Upper bound of the adapted temperature. Default: 2.0."}
+    )
 
     def __post_init__(self):
         self._resolve()
@@ -198,6 +209,13 @@ class AlgorithmConfig(GRPOConfig):
                     )
                 if owner == name and getattr(self, option) is None:
                     setattr(self, option, default)
+        if self.gpg_min_useful and self.gpg_max_resamples is None:
+            self.gpg_max_resamples = _MAX_RESAMPLES
+        if self.gpg_min_useful == 0.0 and self.gpg_max_resamples is not None:
+            raise ValueError(
+                f"`gpg_max_resamples` ({self.gpg_max_resamples}) has no effect with `gpg_min_useful=0`, which never draws "
+                "more prompts. Leave it out."
+            )
         if self.reinforce_baseline == "ema" and self.reinforce_baseline_decay is None:
             self.reinforce_baseline_decay = _DECAY
         if self.reinforce_baseline != "ema" and self.reinforce_baseline_decay is not None:
@@ -205,6 +223,14 @@ class AlgorithmConfig(GRPOConfig):
                 f"`reinforce_baseline_decay` ({self.reinforce_baseline_decay}) has no effect without "
                 "`reinforce_baseline='ema'`. Leave it out."
             )
+        for option, default in _BOUNDS.items():
+            if self.temperature_ref_std is None and getattr(self, option) is not None:
+                raise ValueError(
+                    f"`{option}` ({getattr(self, option)}) has no effect without `temperature_ref_std`, which adapts the "
+                    "temperature. Leave it out."
+                )
+            if self.temperature_ref_std is not None and getattr(self, option) is None:
+                setattr(self, option, default)
 
     def _check_algorithm(self):
         name, plain = self.algorithm, ALGORITHMS[self.algorithm].plain
@@ -223,6 +249,12 @@ class AlgorithmConfig(GRPOConfig):
                 f"`beta` ({self.beta}) contradicts `algorithm={name!r}`, whose loss has no KL term. Leave it at 0, or choose "
                 "'grpo'."
             )
+        for option, off in _OFF.items():
+            if plain and getattr(self, option) != off:
+                raise ValueError(
+                    f"`{option}` ({getattr(self, option)}) contradicts `algorithm={name!r}`, whose loss is that of every token, "
+                    f"unclipped. Leave it at {off}, or choose 'grpo'."
+                )
         if plain and self.gradient_accumulation_steps % (self.steps_per_generation * self.num_iterations):
             raise ValueError(
                 f"`algorithm={name!r}` has no ratio of policies, so each generation batch must be used up in one optimizer "
@@ -237,7 +269,7 @@ class AlgorithmConfig(GRPOConfig):
                 raise ValueError(
                     f"`gpg_min_useful` ({self.gpg_min_useful}) must be in [0, 1]. Use 0 to never resample."
                 )
-            if self.gpg_max_resamples < 1:
+            if self.gpg_min_useful and self.gpg_max_resamples < 1:
                 raise ValueError(
                     f"`gpg_max_resamples` ({self.gpg_max_resamples}) must be at least 1. To never resample, set "
                     "`gpg_min_useful` to 0."

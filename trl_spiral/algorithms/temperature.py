@@ -19,7 +19,7 @@ def adapted(base: float, reference_std: float, rewards: torch.Tensor, bounds: tu
             The standard deviation at which nothing changes. Rewards of 0 and 1 deviate by 0.5 at most, so that a reference
             of 1.0 would never leave the upper bound.
         rewards (`torch.Tensor`):
-            All ranks' rewards of the previous batch; those that are not numbers do not count.
+            All ranks' rewards of the previous batch; only finite ones count.
         bounds (`tuple[float, float]`):
             Lowest and highest temperature.
 
@@ -27,7 +27,7 @@ def adapted(base: float, reference_std: float, rewards: torch.Tensor, bounds: tu
         `float`: Within the bounds.
     """
     lowest, highest = bounds
-    scored = rewards[~rewards.isnan()].double()
+    scored = rewards[rewards.isfinite()].double()
     if not len(scored):
         return base
     deviation: float = scored.std(unbiased=False).item()

@@ -4,97 +4,23 @@ from __future__ import annotations
 
 import logging
 import random
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from datasets import IterableDataset
 from trl import GRPOTrainer
 
 from trl_spiral import _trl
+from trl_spiral.algorithms.base import AdvantageMixin
 from trl_spiral.algorithms.config import ALGORITHMS, AlgorithmConfig
 from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, leave_one_out, useful_groups
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
 from trl_spiral.checks import check_world_size
 from trl_spiral.seeding import derive_seed
-from trl_spiral.state import save_atomically, state_file
 
 
 logger = logging.getLogger(__name__)
-
-
-class AdvantageMixin:
-    """
-    Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and a resumed run that goes on exactly where it was.
-
-    A subclass says by `_own_advantages` what they are, and by `_own_state` and `_restore_own_state` what it must remember.
-    """
-
-    _state_name = "algorithm_state"
-
-    def _own_advantages(self, output: dict[str, Any]) -> tuple[torch.Tensor, list[float]] | None:
-        """
-        This rank's advantages, of shape (rows,) or (rows, tokens), and what a log shows of each row; `None` to keep TRL's.
-
-        Args:
-            output (`dict[str, Any]`):
-                The batch that TRL generated and scored.
-        """
-        raise NotImplementedError
-
-    def _sample(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch, generated and scored, with TRL's advantages."""
-        return super()._generate_and_score_completions(inputs)
-
-    def _generate_and_score_completions(self, inputs):
-        output = self._sample(inputs)
-        own = self._own_advantages(output)
-        if own is not None:
-            output["advantages"], logged = own
-            if self.log_completions:
-                _trl.replace_log(self, "advantages", gather_object(logged))
-        return output
-
-    # ---- checkpoints ----
-    def _own_state(self) -> dict[str, Any]:
-        """What this rank must remember, as plain values and tensors."""
-        return {}
-
-    def _restore_own_state(self, state: dict[str, Any], folder: Path) -> None:
-        """Puts back what `_own_state` gave."""
-
-    def _save_rng_state(self, output_dir):
-        # Called on every rank, before the push to the Hub and before older checkpoints are rotated away.
-        super()._save_rng_state(output_dir)
-        state = {**self._own_state(), "cycle": _trl.cycle_state(self)}
-        save_atomically(state, Path(output_dir) / state_file(self.args.process_index, self._state_name))
-
-    def _load_rng_state(self, checkpoint):
-        super()._load_rng_state(checkpoint)
-        if checkpoint is None:
-            return
-        path = Path(checkpoint) / state_file(self.args.process_index, self._state_name)
-        if not path.is_file():
-            raise ValueError(
-                f"Cannot resume from {checkpoint}: {path.name} is missing, as in a checkpoint of another trainer or of fewer "
-                "processes. Resume from one that this trainer wrote."
-            )
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        self._restore_own_state(state, Path(checkpoint))
-        _trl.restore_cycle(self, state["cycle"])
-
-    def train(self, *args, **kwargs):
-        """Main training entry point, as in [`~transformers.Trainer`]."""
-        output = super().train(*args, **kwargs)
-        return output._replace(training_loss=output.metrics["train_loss"])
-
-    def log(self, logs, start_time=None):
-        if "train_loss" in logs:
-            # transformers divides by the steps since a resume, and the loss that we restore is the whole run's.
-            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 0.001)
-        super().log(logs, start_time)
 
 
 class AlgorithmMixin(AdvantageMixin):
@@ -144,9 +70,9 @@ class AlgorithmMixin(AdvantageMixin):
     # ---- advantages ----
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        # As TRL puts several reward functions together.
+        # As TRL puts several reward functions together. An infinite reward is no more of a score than none.
         rewards = (per_function * self.reward_weights.to(per_function.device)).nansum(1)
-        self._rewards = rewards.masked_fill(per_function.isnan().all(1), torch.nan)
+        self._rewards = rewards.masked_fill(per_function.isnan().all(1) | ~rewards.isfinite(), torch.nan)
         return per_function
 
     def _own_advantages(self, output):
@@ -268,18 +194,12 @@ class AlgorithmMixin(AdvantageMixin):
     # ---- checkpoints ----
     def _own_state(self):
         return {
-            "world_size": self.args.world_size,
             "baseline": self._baseline.state_dict(),
             "drawn": self._drawn,
             "temperature": [self.temperature, self._next_temperature],
         }
 
     def _restore_own_state(self, state, folder):
-        if state["world_size"] != self.args.world_size:
-            raise ValueError(
-                f"{folder} was written by {state['world_size']} process(es) and this run has {self.args.world_size}. Every "
-                f"rank resumes from its own state: launch with `--num_processes {state['world_size']}`."
-            )
         self._baseline.load_state_dict(state["baseline"])
         self._drawn = state["drawn"]
         if self._temperature_cells:

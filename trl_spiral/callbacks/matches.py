@@ -61,6 +61,7 @@ class MatchCallback(TrainerCallback):
     Raises:
         ValueError: If a rival or a game is unknown, or nothing would be played. When training begins, if the trainer's
             model cannot play. A rival that is a model is loaded at once, on every rank.
+        RuntimeError: If a game cannot be played on this machine.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class MatchCallback(TrainerCallback):
         games = [games] if isinstance(games, str | Game) else games
         self.trainer = trainer
         self.games = [get_game(game) if isinstance(game, str) else game for game in games]
+        for game in self.games:
+            game.check()
         self.pairs = pairs
         self.every = every
         self.temperature = temperature

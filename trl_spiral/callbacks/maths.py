@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +50,8 @@ class MathCallback(TrainerCallback):
         path (`str`, `Path` or `Mapping[str, str | Path]`, *optional*):
             File of the only set, or files by set name. Sets without one come from the Hub.
         max_new_tokens (`int`, *optional*):
-            Longest reply; the trainer's own by default.
+            Longest reply, in tokens; by default the longest that the trainer itself generates (`max_completion_length`), or 256
+            where it generates nothing, as an `SFTTrainer`.
         seed (`int`, defaults to `0`):
             Seed of the replies.
         prompt_style (`str`, *optional*):
@@ -107,16 +109,21 @@ class MathCallback(TrainerCallback):
 
     def _grade(self, state) -> None:
         numbers: dict[str, float] = {}
-        with _trl.open_engine(self.trainer) as engine:
+        with ExitStack() as opened:
+            # No rank waits for one that has failed, to open it or to answer.
+            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
             for name, problems in self.problems.items():
-                # No rank waits for one that has failed.
-                mine = together(partial(self._answer, name, problems, engine), lambda: None, restore=None)
+                mine = together(
+                    partial(self._answer, name, problems, engine),
+                    lambda: None,
+                    lambda: _trl.restore_weights(self.trainer, engine),
+                )
                 attempts = sorted(gather_object(mine), key=lambda attempt: attempt.number)
                 numbers |= {f"math/{name}/{field}": value for field, value in summarize(attempts).items()}
                 if state.is_world_process_zero:
                     self._write(name, state.global_step, attempts)
-        if state.is_world_process_zero:
-            log_beside(self.trainer, numbers)
+        # On every rank, so that all of them know what has been graded already.
+        log_beside(self.trainer, numbers)
 
     def _answer(self, name: str, problems: Sequence[Problem], engine) -> list[Attempt]:
         """This rank's share. Ranks that share an engine ask it the same, and the first of them keeps the replies."""

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +65,7 @@ class MBPPCallback(TrainerCallback):
 
     The problems, always the same in the same order, are shared out among the ranks, and so are their programs, each of which
     runs in a sandbox and is put to all tests of its problem. Nothing here is used for training, and nothing in the trainer
-    moves. Logged as `mbpp_eval/pass_rate` with the ends of its 95 % interval (`pass_rate_low`, `pass_rate_high`),
+    moves. Logged as `mbpp_eval/pass_rate` (see `name`) with the ends of its 95 % interval (`pass_rate_low`, `pass_rate_high`),
     `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and what else [`~evaluation.code.summarize`]
     tells. The numbers and every reply are written to `mbpp_eval/step{step}.json` in the output folder.
 
@@ -89,7 +89,8 @@ class MBPPCallback(TrainerCallback):
         temperature (`float`, defaults to `0.0`):
             At which the policy answers. More samples than one need a temperature above 0.
         max_new_tokens (`int`, *optional*):
-            Longest reply; the trainer's own by default.
+            Longest reply, in tokens; by default the longest that the trainer itself generates (`max_completion_length`), or 256
+            where it generates nothing, as an `SFTTrainer`.
         ks (`Sequence[int]`, *optional*):
             For which `mbpp_eval/pass@{k}` is logged; by default 1, 5, 10, 25, 50 and 100 below `samples`, and `samples`.
         seed (`int`, defaults to `0`):
@@ -97,14 +98,17 @@ class MBPPCallback(TrainerCallback):
         prompt_style (`str`, *optional*):
             See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
         problem_set (`str`, defaults to `"mbpp"`):
-            Or `"humaneval"`, which needs a `path` and is logged as `humaneval_eval/…`.
+            Or `"humaneval"`, which needs a `path`.
         sandbox ([`~sandbox.Sandbox`], *optional*):
             Where programs run, and which is not closed; by default a [`~sandbox.LocalSandbox`] with
             [`~evaluation.code.LIMITS`] for each evaluation.
+        name (`str`, *optional*):
+            What its numbers in the log and its folder begin with; by default `"mbpp_eval"` or `"humaneval_eval"`. No two
+            callbacks of a trainer may have the same.
 
     Raises:
         ValueError: If the problems cannot be had or a number is out of range, and, when training begins, if the trainer's model
-            cannot be graded.
+            cannot be graded or another callback has the same name.
         CannotContain: If the sandbox cannot work.
     """
 
@@ -123,6 +127,7 @@ class MBPPCallback(TrainerCallback):
         prompt_style: str | None = None,
         problem_set: str = "mbpp",
         sandbox: Sandbox | None = None,
+        name: str | None = None,
     ) -> None:
         given = dict(
             path=path,
@@ -142,10 +147,12 @@ class MBPPCallback(TrainerCallback):
         self.max_new_tokens = settings["max_new_tokens"]
         self.seed = seed
         self.prompt_style = prompt_style
-        self.problem_set = problem_set
-        for name in ("every", "max_new_tokens"):
-            if settings[name] is not None and settings[name] < 1:
-                raise ValueError(f"`{name}` ({settings[name]}) must be at least 1. Leave it out for its default.")
+        self.name = name or f"{problem_set}_eval"
+        for setting in ("every", "max_new_tokens"):
+            if settings[setting] is not None and settings[setting] < 1:
+                raise ValueError(
+                    f"`{setting}` ({settings[setting]}) must be at least 1. Leave it out for its default."
+                )
         if self.temperature < 0.0:
             raise ValueError(
                 f"`temperature` ({self.temperature}) must not be negative. Use `0.0` for the likeliest reply."
@@ -160,10 +167,16 @@ class MBPPCallback(TrainerCallback):
     @property
     def curve(self) -> list[dict[str, float]]:
         """One entry per grade. Taken from the trainer's log, so that a resumed run knows how it began."""
-        first = f"{self.problem_set}_eval/pass_rate"
+        first = f"{self.name}/pass_rate"
         return [entry for entry in self.trainer.state.log_history if first in entry]
 
     def on_train_begin(self, args, state, control, **kwargs):
+        names = [each.name for each in self.trainer.callback_handler.callbacks if isinstance(each, MBPPCallback)]
+        if names.count(self.name) > 1:
+            raise ValueError(
+                f"`name` ({self.name}) is that of two `MBPPCallback`s, whose numbers and files would be mixed up. Give one of "
+                "them a `name` of its own."
+            )
         check_can_play(self.trainer, self.prompt_style)
         if not self.curve:
             self._grade(state)
@@ -177,8 +190,10 @@ class MBPPCallback(TrainerCallback):
 
     def _grade(self, state) -> None:
         begun = time.monotonic()
-        with self._opened() as sandbox, _trl.open_engine(self.trainer) as engine:
-            # No rank waits for one that has failed.
+        with ExitStack() as opened:
+            # No rank waits for one that has failed, at any of these; and all of them open the engine, or none.
+            sandbox = together(lambda: opened.enter_context(self._opened()), lambda: None, restore=None)
+            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
             mine = together(
                 lambda: self._attempts(engine, sandbox),
                 lambda: None,
@@ -189,7 +204,7 @@ class MBPPCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._write(state.global_step, numbers, attempts)
         # On every rank, so that all of them know what has been graded already.
-        log_beside(self.trainer, {f"{self.problem_set}_eval/{name}": value for name, value in numbers.items()})
+        log_beside(self.trainer, {f"{self.name}/{name}": value for name, value in numbers.items()})
 
     def _attempts(self, engine, sandbox: Sandbox) -> list[CodeAttempt]:
         """This rank's share."""
@@ -201,14 +216,11 @@ class MBPPCallback(TrainerCallback):
         return judge_programs(share, attempts, sandbox) if keeps else []
 
     def _opened(self):
-        """The sandbox, for a `with` block. Ranks of one machine share its cores."""
-        if self._sandbox is not None:
-            return nullcontext(self._sandbox)
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        return LocalSandbox(LIMITS, workers=None if ranks == 1 else max(1, len(os.sched_getaffinity(0)) // ranks))
+        """The sandbox, for a `with` block."""
+        return LocalSandbox(LIMITS) if self._sandbox is None else nullcontext(self._sandbox)
 
     def _write(self, step: int, numbers: dict[str, float], attempts: Sequence[CodeAttempt]) -> None:
-        file = Path(self.trainer.args.output_dir) / f"{self.problem_set}_eval" / f"step{step}.json"
+        file = Path(self.trainer.args.output_dir) / self.name / f"step{step}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         said = {
             "step": step,

@@ -66,6 +66,7 @@ class TranscriptCallback(TrainerCallback):
     Raises:
         ValueError: If no random player knows the game. When training begins, if the trainer's model cannot play, or games
             of training are to be kept and the trainer does not play by [`SelfPlayRollout`].
+        RuntimeError: If the game cannot be played on this machine.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class TranscriptCallback(TrainerCallback):
             )
         self.trainer = trainer
         self.game = get_game(game)
+        self.game.check()
         self.guest = scripted_player("random", self.game)
         self.games = games
         self.temperature = temperature

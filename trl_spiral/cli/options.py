@@ -67,8 +67,11 @@ def device_of(args: argparse.Namespace) -> str:
 
 
 def read_games(names: Sequence[str]) -> list[Game]:
-    """The games called so. Raises `ValueError` if there is none."""
-    return [get_game(name) for name in dict.fromkeys(names)]
+    """The games called so. Raises `ValueError` if there is none, and `RuntimeError` if one cannot be played on this machine."""
+    games = [get_game(name) for name in dict.fromkeys(names)]
+    for game in games:
+        game.check()
+    return games
 
 
 def at_least_one(name: str, value: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trl_spiral.programs import behind
 from trl_spiral.sandbox import Trial
 
 
@@ -27,6 +29,9 @@ MBPP_SPLITS: Mapping[str, range] = {
 Task ids by split ([Austin et al. 2021](https://huggingface.co/papers/2108.07732)). Sanitized MBPP has 7, 257, 43 and 120 of
 them.
 """
+
+
+_FUTURE = re.compile(r"(?:(?:[ \t\r]*(?:#[^\n]*)?\n)*from[ \t]+__future__[ \t][^\n]*\n)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,10 @@ class CodeProblem:
 
     def trial(self, program: str) -> Trial:
         """A program on trial, as a reply has it."""
-        return Trial(self.before + program + self.after, self.tests, self.entry_points)
+        future = _FUTURE.match(program)  # Python wants these first
+        first = future.end() if future else 0
+        code = program[:first] + self.before + program[first:] + self.after
+        return Trial(code, self.tests, self.entry_points)
 
 
 def mbpp_problems(
@@ -157,8 +165,7 @@ def _mbpp_problem(row: Mapping[str, Any], asked: str) -> CodeProblem:
         # What the reference defines, and not what nothing else does: task 126 is to write a `sum` of its own.
         entry_points=tuple(name for name in used if name in defined),
         reference=row["code"],
-        # Behind it, where a program's own `from __future__` is in nobody's way; functions look names up when they are called.
-        after=f"\n\n{setup}\n" if setup else "",
+        after=behind(setup),
     )
 
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,10 @@ def read_rows(path: str | os.PathLike[str]) -> Iterable[Mapping[str, Any]]:
 
                 table: list[Mapping[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
                 return table
-    except (json.JSONDecodeError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{file} is not the {kind} that its name says: {error}.") from error
+    # Of text that is not UTF-8, JSON and Arrow a `ValueError`; of gzip and of Parquet's pages an `OSError` besides.
+    except (ValueError, EOFError, OSError, zlib.error, csv.Error) as error:
+        words = str(error).split("\n")[0].rstrip(".")
+        raise ValueError(f"{file} cannot be read as a {kind} file ({words}). Fetch or write it again.") from error
     raise ValueError(f"{file} is no .jsonl, .jsonl.gz, .json, .csv or .parquet file. Convert it to one of them.")
 
 
