@@ -99,9 +99,10 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
     after = trainer.evaluate()
 
     if trainer.is_world_process_zero():
+        # Three disks have some 140 held-out problems, so that many come more than once: not as many pieces of evidence.
+        distinct = len(set(trainer.eval_dataset["problem"]))
         for when, scores in (("before", before), ("after", after)):
-            # Of one reply to each problem.
-            margin = 1.96 * scores["eval_reward_std"] / puzzles.held_out**0.5
+            margin = 1.96 * scores["eval_reward_std"] / distinct**0.5
             solved = scores[f"eval_{task.name}/solved"]
             print(f"{when}: mean score {scores['eval_reward']:.3f} ± {margin:.3f}, solved {100 * solved:.1f} %")
     trainer.save_model(args.output_dir)

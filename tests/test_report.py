@@ -133,7 +133,7 @@ class TestRender:
     def test_holds_every_game_packed(self, tmp_path):
         games = write_games(tmp_path, 250)
         page = render(read_run(tmp_path))
-        blocks = re.findall(r'<script type="text/plain" class="games">([^<]*)</script>', page)
+        blocks = re.findall(r'<script type="text/plain" class="records">([^<]*)</script>', page)
         lines = [gzip.decompress(base64.b64decode(block)).decode().split("\n") for block in blocks]
 
         assert [len(block) for block in lines] == [100, 100, 50]
@@ -170,7 +170,7 @@ class TestRender:
         game = {**game, "returns": [math.inf, -math.inf], "turns": [{**game["turns"][0], "logprob": -math.inf}]}
         run = Run("run", games=[game], games_kept=1, description={"settings": {"beta": math.nan, "epsilon": math.inf}})
         page = render(run, plain=True)
-        told = re.search(r'<script type="application/json" id="run">(.*?)</script>', page, re.DOTALL)[1]
+        told = re.search(r'<script type="application/json" id="summary">(.*?)</script>', page, re.DOTALL)[1]
 
         assert "NaN" not in told
         assert json.loads(told)["description"]["settings"] == {"beta": None, "epsilon": None}
@@ -181,7 +181,7 @@ class TestRender:
     def test_a_run_of_nothing_but_a_log_is_a_page(self, tmp_path):
         write_state(tmp_path)
 
-        assert 'class="games"' not in render(read_run(tmp_path))
+        assert 'class="records"' not in render(read_run(tmp_path))
 
 
 class TestCommand:

@@ -7,16 +7,20 @@ are skipped.
 
 import os
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from reports_for_tests import HOSTILE, write_games, write_run, write_state
+from scores_for_tests import make_rows
 
+from trl_spiral.evaluation.comparison import compare_scores
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import make_record
 from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
 from trl_spiral.report import Run, read_run, render
+from trl_spiral.report.comparison import render_comparison
 
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
@@ -304,3 +308,106 @@ class TestReplay:
         page.get_by_label("Search").fill("window.pwned")
         # The same 200 games 25 times.
         page.wait_for_selector("text=25 of 5,000 games")
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """The page of three models' replies to four puzzles of Connections and four of Hanoi."""
+    return write_comparison(tmp_path_factory.mktemp("comparison"), make_rows(4))
+
+
+def write_comparison(folder, rows, plain=False):
+    path = folder / "page.html"
+    path.write_text(render_comparison(compare_scores(rows), rows, plain=plain), encoding="utf-8")
+    return path
+
+
+class TestComparison:
+    def test_draws_mean_scores_with_their_intervals(self, look, comparison):
+        page = look(comparison)
+        chart = page.locator(".chart", has=page.locator("h3", has_text="connections"))
+
+        assert page.title() == "connections, hanoi: comparison of models"
+        assert chart.locator(".who").all_inner_texts() == ["careful", "hasty", "rude"]
+        assert chart.locator(".points").all_inner_texts()[1].startswith("0.500 (")
+        assert "−0.500 (" in chart.locator(".note").nth(1).inner_text()
+        track, bar, interval = (
+            chart.locator("li").nth(1).locator(name).bounding_box() for name in (".track", ".amount", ".interval")
+        )
+        assert bar["width"] == pytest.approx(track["width"] / 2, rel=0.01)
+        assert interval["x"] < bar["x"] + bar["width"] < interval["x"] + interval["width"]
+
+    def test_steps_through_a_puzzle(self, look, comparison):
+        page = look(comparison)
+        choose(page, "Task", "hanoi")
+        choose(page, "Model", "careful")
+        page.wait_for_selector("text=careful at hanoi")
+        view = page.locator(".view")
+        moves = view.locator("[data-turn]").count() - 1
+        boards = [view.locator(".board").inner_text()]
+        page.locator(".list").focus()
+        for _ in range(moves):
+            page.keyboard.press("ArrowRight")
+            boards.append(view.locator(".board").inner_text())
+
+        assert len(set(boards)) == moves + 1 > 2
+        assert view.get_by_label("One on").is_disabled()
+        assert boards[0].split("moves to go")[0].endswith(f"{moves} ")
+        assert boards[-1].endswith("0 moves to go.")
+        facts = dict(zip(view.locator("dt").all_inner_texts(), view.locator("dd").all_inner_texts(), strict=True))
+        assert (facts["Score"], facts["Solved"], facts["Legal moves"]) == ("1.000", "yes", str(moves))
+        assert view.locator(".reply").inner_text().startswith("Let me think.\n\\boxed{[[")
+
+    def test_filters_and_searches(self, look, comparison):
+        page = look(comparison)
+        page.wait_for_selector("text=24 of 24 replies")
+        choose(page, "Solved", "solved")
+        page.wait_for_selector("text=12 of 24 replies")
+        choose(page, "Task", "connections")
+        page.wait_for_selector("text=6 of 24 replies")
+        choose(page, "Model", "hasty")
+        page.wait_for_selector("text=2 of 24 replies")
+        choose(page, "Length", "cut off")
+
+        page.wait_for_selector("text=No kept reply is like that")
+        for label in ("Solved", "Task", "Model", "Length"):
+            choose(page, label, "")
+        page.get_by_label("Search").fill("LET ME THINK")
+        page.wait_for_selector("text=8 of 24 replies")
+
+    def test_what_a_model_wrote_is_text(self, look, tmp_path):
+        rows = [replace(one, model=HOSTILE, task=HOSTILE, problem=HOSTILE) for one in make_rows(1)[2:3]]
+        # Of a task that is registered, whose steps quote the reply, and of one that is not.
+        for shown in (make_rows(1)[2:3], rows):
+            for plain in (False, True):
+                page = look(write_comparison(tmp_path, shown, plain))
+                page.wait_for_selector(".reply")
+                for stop in page.locator("[data-turn]").all():
+                    stop.click()
+
+                assert page.evaluate("window.pwned") is None
+                assert page.locator("img, main a, script").count() == 3  # the page's own scripts
+                assert page.locator(".reply").inner_text() == shown[0].response
+
+    def test_a_task_that_is_not_registered_has_replies_without_steps(self, look, tmp_path):
+        page = look(write_comparison(tmp_path, [replace(one, task="gone") for one in make_rows(1)[:1]]))
+        page.wait_for_selector("text=No task called gone is registered")
+
+        assert page.locator("[data-turn]").count() == 1
+        assert page.locator(".reply").inner_text().startswith("Let me think.")
+
+    @pytest.mark.parametrize("width", [390, 320])
+    def test_a_phone_needs_no_sideways_scrolling(self, width, look, tmp_path):
+        path = write_comparison(tmp_path, [replace(one, model=one.model * 20) for one in make_rows(2)])
+        page = look(path, width=width, height=844)
+        page.wait_for_selector(".view h4")
+
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+
+    def test_follows_the_dark_mode(self, look, comparison):
+        pages = [look(comparison, color_scheme=scheme) for scheme in ("light", "dark")]
+        colours = [
+            page.locator(".amount").first.evaluate("bar => getComputedStyle(bar).backgroundColor") for page in pages
+        ]
+
+        assert colours == ["rgb(43, 95, 158)", "rgb(127, 176, 230)"]

@@ -115,7 +115,8 @@ def _make_tokenizer(lessons: Sequence[Lesson], atoms: str) -> PreTrainedTokenize
     texts = [f"{message['role']}\n{message['content']}" for messages, _ in lessons for message in messages]
     texts += [reply for _, reply in lessons]
     pieces = {piece for text in [*texts, "\n", "assistant\n"] for piece in re.split(f"({atoms})", text) if piece}
-    words = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(["<|unk|>", *sorted(pieces)])}))
+    vocabulary = {piece: number for number, piece in enumerate(["<|unk|>", *sorted(pieces)])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
     words.pre_tokenizer = pre_tokenizers.Split(Regex(atoms), "isolated")
     words.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(

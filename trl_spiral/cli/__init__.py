@@ -24,6 +24,8 @@ COMMANDS = {
     "report": "one self-contained HTML page of a run",
     "eval-math": "grade a model on maths sets, from \\boxed{}",
     "eval-mbpp": "grade a model at MBPP or HumanEval, by running its programs",
+    "eval-task": "grade a model at a task, and keep every reply",
+    "compare": "models side by side at tasks, in numbers and reply by reply",
     "serve-sandbox": "run programs for trainers on other machines",
     "doctor": "show what this machine has and lacks, for training and for running programs",
 }
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             action="append",
             default=[],
             metavar="MODULE",
-            help="import a module first, which registers games of your own; may be repeated",
+            help="import a module first, which registers games or tasks of your own; may be repeated",
         )
     args = parser.parse_args(argv)
     try:

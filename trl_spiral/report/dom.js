@@ -1,5 +1,8 @@
 "use strict";
 
+// What there is when the page opens.
+const data = JSON.parse(document.getElementById("summary").textContent);
+
 // Everything on the page is made here, and text enters it as text: `innerHTML` is used nowhere.
 const SVG = "http://www.w3.org/2000/svg";
 

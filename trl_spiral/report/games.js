@@ -1,7 +1,4 @@
-// ---- kept games: unpacked when they are looked at, listed as far as they are in sight ----
-const ROW = 54; // pixels, as in the style sheet
-const SPARE = 6; // rows drawn beyond either edge
-
+// ---- games, turn by turn ----
 const [GAME, NUMBER, STEP, KIND, PLAYERS, ENDING, RETURNS, TURNS] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 function opponentOf(entry) {
@@ -9,143 +6,119 @@ function opponentOf(entry) {
   return others.length ? others.sort().join(" + ") : "itself";
 }
 
-// The games' texts, in packed blocks. A block is unpacked once; a game is parsed each time it is asked for.
-function makeStore(blockSize, isPlain) {
-  const packed = [...document.querySelectorAll("script.games")];
-  const unpacked = new Map();
+// The last drawing in a text: lines in a row that are made of bars and rules, or of cells with spaces between them.
+function boardIn(text) {
+  const drawn = /[|│┃║]|[-─═+]{3,}|^\s*(\S{1,2}\s+){2,}\S{1,2}\s*$/;
+  const lines = text.split("\n");
+  let end = lines.length - 1;
+  while (end >= 0 && !drawn.test(lines[end])) end--;
+  let start = end;
+  while (start > 0 && drawn.test(lines[start - 1])) start--;
+  return end - start >= 2 ? lines.slice(start, end + 1).join("\n") : "";
+}
 
-  async function unpack(block) {
-    const text = packed[block].textContent;
-    if (isPlain) return text.split("\n");
-    if (!("DecompressionStream" in window)) {
-      throw new Error("This browser cannot unpack the games: those of May 2023 and later can. Or write the page with --plain.");
-    }
-    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return (await new Response(stream).text()).split("\n");
+// An observation, with the lines that the seat has read before in a lighter tone.
+function observed(text, before) {
+  const known = new Set(before === undefined ? [] : before.split("\n"));
+  return make("pre", { class: "text" }, text.split("\n").map((line) => make("span", { class: known.has(line) && line.trim() ? "known" : "" }, `${line}\n`)));
+}
+
+// One game: its turns, and how it ended.
+function gameStory(entry, game) {
+  function heading() {
+    const seats = entry[PLAYERS].map((name, seat) => make("li", {}, make("i", { class: `seat s${seat % 4}` }), `seat ${seat} `, make("b", {}, name), make("span", { class: entry[RETURNS][seat] > 0 ? "won" : entry[RETURNS][seat] < 0 ? "lost" : "" }, ` ${signed(entry[RETURNS][seat])}`)));
+    const opening = game.opening.length ? ` · opened at random by ${game.opening.map((move) => move[1]).join(" ")}` : "";
+    return make("header", {},
+      make("h3", {}, `${entry[GAME]}, game ${entry[NUMBER]}`),
+      make("p", { class: "note" }, `${entry[KIND] === "final" ? "finished policy, step" : "training, step"} ${entry[STEP]} · ${entry[ENDING].replace("_", " ")}${opening}`),
+      make("ul", { class: "seats" }, seats));
   }
 
-  function lines(block) {
-    if (!unpacked.has(block)) unpacked.set(block, unpack(block));
-    return unpacked.get(block);
+  // The face of a turn is its move, and under that a bar for its advantage.
+  const largest = Math.max(1e-9, ...game.turns.map((one) => Math.abs(one.advantage || 0)));
+
+  function face(one) {
+    const bar = make("i", { class: one.advantage > 0 ? "bar up" : "bar down" });
+    bar.style.height = `${!one.advantage ? 0 : Math.max(1, 11 * Math.abs(one.advantage) / largest)}px`;
+    return [make("span", { class: "move" }, make("i", { class: `seat s${one.seat % 4}` }), one.move === null ? "✗" : one.move), make("span", { class: "bars" }, bar)];
+  }
+
+  function lastSeen(seat, before) {
+    for (let k = before - 1; k >= 0; k--) if (game.turns[k].seat === seat) return game.turns[k].sees;
+    return undefined;
+  }
+
+  function turn(one, at) {
+    const board = boardIn(one.sees);
+    const facts = [
+      ["Move", one.move === null ? "none that was legal" : one.move],
+      ["Advantage", one.advantage === null ? (one.policy === "policy" && entry[KIND] === "training" ? "not in this batch" : "not trained on") : signed(one.advantage)],
+      ["Return", signed(entry[RETURNS][one.seat])],
+      ["Tokens", one.tokens === null ? "scripted" : whole(one.tokens)],
+      ["Log-probability", one.logprob === null ? "–" : `${number(one.logprob)} nats`],
+      ["Weights", one.policy === null ? "–" : `${one.policy}, version ${one.version}`],
+    ];
+    const others = entry[PLAYERS].map((_, seat) => [seat, lastSeen(seat, at)]).filter(([seat, seen]) => seat !== one.seat && seen !== undefined);
+    const reply = make("section", {}, make("h5", {}, "Reply"), make("pre", { class: "text reply" }, one.reply || (one.policy === null ? "A scripted player writes nothing but its move." : "Nothing was written.")));
+    const saw = make("section", {}, make("h5", {}, `What seat ${one.seat} saw`), observed(one.sees, lastSeen(one.seat, at)));
+    return make("div", { class: "turn" },
+      make("h4", {}, make("i", { class: `seat s${one.seat % 4}` }), `Turn ${at + 1} of ${game.turns.length}: seat ${one.seat}, ${entry[PLAYERS][one.seat]}`),
+      make("div", { class: "moment" },
+        board ? make("pre", { class: "board", "aria-label": "Board before the move" }, board) : null,
+        make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))))),
+      board ? [reply, saw] : [saw, reply], // a board says in little what the text says at length
+      others.map(([seat, seen]) => make("details", {}, make("summary", {}, `What seat ${seat} last saw`), make("pre", { class: "text" }, seen))));
+  }
+
+  function ending() {
+    const board = boardIn(game.end[0]);
+    const fault = game.offender === null ? "" : ` Seat ${game.offender} was at fault.`;
+    return make("div", { class: "turn" },
+      make("h4", {}, `The end: ${entry[ENDING].replace("_", " ")}`),
+      make("p", {}, `${game.detail}${fault}`),
+      make("div", { class: "moment" },
+        board ? make("pre", { class: "board", "aria-label": "Board at the end" }, board) : null,
+        make("dl", { class: "facts" }, entry[PLAYERS].map((name, seat) => make("div", {}, make("dt", {}, `Seat ${seat}, ${name}`), make("dd", {}, signed(entry[RETURNS][seat])))))),
+      make("p", { class: "note" }, `Seed of the match: ${game.seed}`),
+      game.end.map((text, seat) => make("details", {}, make("summary", {}, `What seat ${seat} sees now`), make("pre", { class: "text" }, text))));
   }
 
   return {
-    game: async (place) => JSON.parse((await lines(Math.floor(place / blockSize)))[place % blockSize]),
-    // What a search looks at, of every game of a block: all that was read, written and said.
-    texts: async (block) => (await lines(block)).map((line) => {
-      const game = JSON.parse(line);
-      return [game.detail, ...game.end, ...game.turns.flatMap((turn) => [turn.sees, turn.reply, turn.move])].join("\n").toLowerCase();
-    }),
-    blockSize,
+    heading: heading(),
+    stops: [
+      ...game.turns.map((one, k) => ({
+        face: face(one),
+        said: `Turn ${k + 1}, seat ${one.seat}, ${one.move === null ? "no legal move" : one.move}${one.advantage === null ? "" : `, advantage ${signed(one.advantage)}`}`,
+        draw: () => turn(one, k),
+      })),
+      { face: [make("span", { class: "move" }, "end"), make("span", { class: "bars" })], said: "The end", draw: ending },
+    ],
   };
 }
 
-// The list. `choose` is called with a game's place in the index.
-function makeList(index, choose) {
-  const spacer = make("div", { class: "spacer" });
-  const box = make("div", { class: "list", tabindex: "0", role: "listbox", "aria-label": "Kept games; up and down arrows choose" }, spacer);
-  let shown = [];
-  let chosen = -1; // position in `shown`
-
-  function row(position) {
-    const entry = index[shown[position]];
-    const result = entry[RETURNS].map((value) => signed(value)).join(" : ");
-    const element = make("div", {
-      class: "row", id: `game-${shown[position]}`, role: "option",
-      "aria-selected": String(position === chosen), "aria-posinset": position + 1, "aria-setsize": shown.length,
-      onclick: () => go(position),
-    },
-      make("span", { class: "top" }, make("b", {}, entry[PLAYERS].join(" – ")), make("span", { class: "result" }, result)),
-      make("span", { class: "bottom" }, `${entry[KIND] === "final" ? "final" : "step"} ${entry[STEP]} · ${entry[GAME]} · `,
-        make("span", { class: entry[ENDING] === "finished" ? "" : "bad" }, entry[ENDING].replace("_", " ")), ` · ${entry[TURNS]} ${entry[TURNS] === 1 ? "turn" : "turns"}`));
-    element.style.transform = `translateY(${position * ROW}px)`;
-    return element;
-  }
-
-  function draw() {
-    const first = Math.max(0, Math.floor(box.scrollTop / ROW) - SPARE);
-    const last = Math.min(shown.length, Math.ceil((box.scrollTop + box.clientHeight) / ROW) + SPARE);
-    const rows = [];
-    for (let position = first; position < last; position++) rows.push(row(position));
-    spacer.replaceChildren(...rows);
-    const active = shown[chosen];
-    if (active === undefined) box.removeAttribute("aria-activedescendant");
-    else box.setAttribute("aria-activedescendant", `game-${active}`);
-  }
-
-  function go(position) {
-    if (position < 0 || position >= shown.length) return;
-    chosen = position;
-    if (position * ROW < box.scrollTop) box.scrollTop = position * ROW;
-    if ((position + 1) * ROW > box.scrollTop + box.clientHeight) box.scrollTop = (position + 1) * ROW - box.clientHeight;
-    draw();
-    choose(shown[position]);
-  }
-
-  box.addEventListener("scroll", draw, { passive: true });
-  box.addEventListener("keydown", (event) => {
-    const page = Math.max(1, Math.floor(box.clientHeight / ROW) - 1);
-    const moves = { ArrowUp: chosen - 1, ArrowDown: chosen + 1, PageUp: Math.max(0, chosen - page), PageDown: Math.min(shown.length - 1, chosen + page), Home: 0, End: shown.length - 1 };
-    if (!(event.key in moves)) return;
-    event.preventDefault();
-    go(moves[event.key]);
-  });
-  new ResizeObserver(draw).observe(box);
-
-  return {
-    box,
-    // Lists other games, and keeps to the one that is open if it is among them.
-    show(places, keep) {
-      shown = places;
-      spacer.style.height = `${shown.length * ROW}px`;
-      chosen = shown.indexOf(keep);
-      box.scrollTop = Math.max(0, chosen * ROW - box.clientHeight / 2);
-      if (chosen < 0 && shown.length) go(0);
-      else draw();
-    },
-  };
-}
-
-// The filters and the search. `show` is called with the places of the games that pass.
-function makeFilters(index, store, show) {
-  const said = make("output", { class: "count", "aria-live": "polite" });
-  const fields = {
+const GAMES = {
+  one: "game",
+  many: "games",
+  note: " The bar under a move is its advantage.",
+  fields: {
     game: [(entry) => entry[GAME], "Game", "every game"],
     against: [opponentOf, "Against", "anybody"],
-    ending: [(entry) => entry[ENDING], "Ending", "any ending"],
+    ending: [(entry) => entry[ENDING].replace("_", " "), "Ending", "any ending"],
     step: [(entry) => entry[KIND] === "final" ? `final ${entry[STEP]}` : String(entry[STEP]), "Step", "any step"],
-  };
-  const controls = {};
-  const choices = Object.entries(fields).map(([name, [read, title, all]]) => {
-    const found = [...new Set(index.map(read))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-    controls[name] = make("select", { id: `by-${name}`, onchange: apply }, make("option", { value: "" }, all), found.map((value) => make("option", { value }, value.replace("_", " "))));
-    return make("div", {}, make("label", { for: `by-${name}` }, title), controls[name]);
-  });
-  const search = make("input", { id: "search", type: "search", placeholder: "in what was read and written", spellcheck: "false", oninput: () => { clearTimeout(waiting); waiting = setTimeout(apply, 200); } });
-  let waiting, latest = 0;
+  },
+  row: (entry) => ({
+    name: entry[PLAYERS].join(" – "),
+    result: entry[RETURNS].map((value) => signed(value)).join(" : "),
+    about: [`${entry[KIND] === "final" ? "final" : "step"} ${entry[STEP]} · ${entry[GAME]} · `,
+      make("span", { class: entry[ENDING] === "finished" ? "" : "bad" }, entry[ENDING].replace("_", " ")), ` · ${entry[TURNS]} ${entry[TURNS] === 1 ? "turn" : "turns"}`],
+  }),
+  texts: (game) => [game.detail, ...game.end, ...game.turns.flatMap((turn) => [turn.sees, turn.reply, turn.move])],
+  story: gameStory,
+};
 
-  async function apply() {
-    const mine = ++latest;
-    const passing = [];
-    index.forEach((entry, place) => {
-      if (Object.entries(fields).every(([name, [read]]) => !controls[name].value || read(entry) === controls[name].value)) passing.push(place);
-    });
-    const wanted = search.value.trim().toLowerCase();
-    let found = passing;
-    if (wanted) {
-      found = [];
-      const left = new Set(passing);
-      for (const block of new Set(passing.map((place) => Math.floor(place / store.blockSize)))) {
-        said.textContent = `searching, ${found.length} found …`;
-        const texts = await store.texts(block);
-        if (mine !== latest) return; // the question has changed
-        texts.forEach((text, k) => { if (left.has(block * store.blockSize + k) && text.includes(wanted)) found.push(block * store.blockSize + k); });
-      }
-    }
-    said.textContent = `${whole(found.length)} of ${whole(index.length)} games`;
-    show(found);
-  }
-
-  return { form: make("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, choices, make("div", { class: "wide" }, make("label", { for: "search" }, "Search"), search), said), apply };
+function drawGames(data) {
+  const section = make("section", { id: "replay" }, make("h2", {}, "Games"));
+  if (data.games.length) fillBrowser(section, data.games, data.gamesKept, GAMES);
+  else section.append(make("p", { class: "empty" }, "No game was kept. Add TranscriptCallback(trainer, every=20, games=20) to the trainer: it keeps games of training and of the finished policy."));
+  return section;
 }

@@ -1,6 +1,4 @@
-// ---- the page ----
-const data = JSON.parse(document.getElementById("run").textContent);
-
+// ---- the page of a run ----
 function drawHead() {
   const { command, seed, settings = {}, versions = {} } = data.description;
   const facts = [

@@ -48,6 +48,7 @@ def _register() -> None:
         register_task(f"connections-{level}", partial(connections, f"connections-{level}", level))
     register_task("connections-small", small_connections)
     register_task("hanoi", partial(hanoi, "hanoi", (3, 4, 5)))
+    register_task("hanoi-3", partial(hanoi, "hanoi-3", (3,)))
     register_task("hanoi-small", partial(hanoi, "hanoi-small", (1, 2, 3)))
     register_task("hanoi-standard", partial(hanoi, "hanoi-standard", (3, 4, 5), standard=True))
 

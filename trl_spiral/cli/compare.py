@@ -1,0 +1,64 @@
+"""`trl-spiral compare scores*.parquet --html page.html`: models side by side at tasks, in numbers and reply by reply."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from trl_spiral.report.comparison import MOST_REPLIES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument(
+        "scores",
+        nargs="+",
+        metavar="FILE",
+        help="what trl-spiral eval-task wrote; each task's first model is the one that others are compared with",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="where a page of all of it goes, replies included")
+    parser.add_argument(
+        "--replies",
+        type=int,
+        default=MOST_REPLIES,
+        metavar="N",
+        help="about how many replies the page holds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="leave replies unpacked, for browsers older than May 2023"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """
+    Prints the table, and writes the page.
+
+    Raises:
+        ValueError: If a file is not what it should be, two hold the same, or a task cannot step through a reply.
+    """
+    from trl_spiral.cli.options import at_least_one
+    from trl_spiral.evaluation.comparison import compare_scores, comparison_table
+    from trl_spiral.evaluation.scores import read_scores
+    from trl_spiral.report.comparison import render_comparison
+    from trl_spiral.tasks import task_names
+
+    at_least_one("--replies", args.replies)
+    rows = [row for path in args.scores for row in read_scores(path)]
+    if not rows:
+        raise ValueError(f"There is no reply in {', '.join(args.scores)}: nothing can be compared.")
+    standings = compare_scores(rows)
+    print(comparison_table(standings))
+    if args.html is None:
+        return
+    page = render_comparison(standings, rows, args.replies, args.plain)
+    args.html.parent.mkdir(parents=True, exist_ok=True)
+    # The whole page or the old one, and never half of one that somebody has open.
+    partial = args.html.with_name(f"{args.html.name}.partial")
+    partial.write_text(page, encoding="utf-8")
+    os.replace(partial, args.html)
+    print(f"\n{args.html}: {len(page.encode()) / 1e6:.1f} MB")
+    for task in sorted({row.task for row in rows} - set(task_names())):
+        print(
+            f"No task called {task!r} is registered, so its replies have no steps there. Name its module by --import."
+        )

@@ -1,0 +1,66 @@
+"""`trl-spiral eval-task MODEL --task hanoi --out scores.parquet`: grades a model at a task, and keeps every reply."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
+from trl_spiral.tasks import get_task, task_names
+from trl_spiral.tasks.base import Split
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describes the command's arguments."""
+    parser.add_argument("model", help="folder or Hub id of a model, or of a LoRA adapter")
+    parser.add_argument("--task", required=True, help=f"{', '.join(task_names())}, or one of your own by --import")
+    parser.add_argument(
+        "--split", choices=get_args(Split), default="validation", help="of its problems (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--number",
+        type=int,
+        default=200,
+        help="problems, the same for every model; one that comes twice is asked once (default: %(default)s)",
+    )
+    parser.add_argument("--samples", type=int, default=1, help="replies to each problem (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the replies (default: %(default)s)")
+    parser.add_argument("--name", help="what the model is called in the file (default: MODEL)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where every reply goes, as Parquet")
+    group = add_model_arguments(parser, 0.0, 2048, "longest reply")
+    group.add_argument(
+        "--in-flight", type=int, default=128, help="most replies written at once (default: %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """
+    Grades the model, writes the file, and prints a table.
+
+    Raises:
+        ValueError: If an argument is out of range, there is no such task, or the model cannot be had.
+    """
+    if args.number < 1:
+        raise ValueError(f"`--number` ({args.number}) must be at least 1: nothing would be asked.")
+    at_least_one("--in-flight", args.in_flight)
+    from trl_spiral.evaluation.code import check_samples
+
+    check_samples(args.samples, args.temperature)
+    task = get_task(args.task)
+    if args.out.is_dir():
+        raise ValueError(
+            f"`--out` ({args.out}) is a folder. Name a file in it, such as {args.out / 'scores.parquet'}."
+        )
+    sampling, device = sampling_of(args), device_of(args)
+    problems = task.problems(args.split, args.number)
+    from trl_spiral.engines.saved import saved_player
+    from trl_spiral.evaluation.comparison import compare_scores, comparison_table
+    from trl_spiral.evaluation.scores import answer_task, write_scores
+
+    player, engine = saved_player(args.model, sampling, args.prompt_style, device)
+    name = args.name or args.model
+    rows = answer_task(task, problems, player, engine, args.samples, args.seed, args.in_flight, name)
+    write_scores(args.out, rows)
+    print(comparison_table(compare_scores(rows)))
+    print(f"\n{args.out}: {len(rows)} replies, {sum(row.truncated for row in rows)} of them cut off")

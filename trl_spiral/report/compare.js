@@ -1,0 +1,114 @@
+// ---- the page that compares models at tasks ----
+const [MODEL, TASK, PROBLEM, SAMPLE, SCORE, SOLVED, TRUNCATED] = [0, 1, 2, 3, 4, 5, 6];
+
+function score(value) {
+  return value.toFixed(3);
+}
+
+function percent(share) {
+  return inUnit(share, "share");
+}
+
+function drawHead() {
+  const { models, tasks, problems, replies } = data.counts;
+  const facts = [["Models", models], ["Tasks", tasks], ["Problems", problems], ["Replies", replies]];
+  document.getElementById("head").append(
+    make("p", { class: "kind" }, "Comparison of models"), make("h1", {}, data.name),
+    make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, whole(value))))));
+}
+
+// A model's mean score as a bar from 0 to 1, with its interval upon it.
+function drawStanding(one, first) {
+  const amount = make("i", { class: "amount" });
+  const interval = make("i", { class: "interval" });
+  const [mean, low, high] = one.score;
+  amount.style.width = `${100 * mean}%`;
+  interval.style.left = `${100 * low}%`;
+  interval.style.width = `${100 * (high - low)}%`;
+  const each = one.replies > one.problems ? `, ${whole(one.replies)} replies` : "";
+  const said = [`solved ${percent(one.solved[0])} (${percent(one.solved[1])} to ${percent(one.solved[2])})`, `${whole(one.problems)} ${one.problems === 1 ? "problem" : "problems"}${each}`];
+  if (one.difference) {
+    const [gain, least, most] = one.difference.map((value) => (value > 0 ? "+" : "") + score(value).replace("-", "−"));
+    said.push(`${gain} (${least} to ${most}) to ${first} on the ${whole(one.shared)} that both were asked`);
+  } else if (one.model !== first) said.push(`no problem that ${first} was asked`);
+  return make("li", {},
+    make("span", { class: "who" }, one.model), make("span", { class: "points" }, score(mean), make("small", {}, ` (${score(low)} to ${score(high)})`)),
+    make("span", { class: "track", "aria-hidden": "true" }, [0, 0.25, 0.5, 0.75, 1].map((tick) => at(tick, make("i", { class: "rule" }))), amount, interval),
+    make("span", { class: "note" }, said.join(" · ")));
+}
+
+function at(share, element) {
+  element.style.left = `${100 * share}%`;
+  return element;
+}
+
+function drawScores() {
+  const tasks = [...new Set(data.standings.map((one) => one.task))];
+  return make("section", { id: "scores" }, make("h2", {}, "Mean scores"),
+    make("div", { class: "charts wide" }, tasks.map((task) => {
+      const standings = data.standings.filter((one) => one.task === task);
+      return make("figure", { class: "chart" }, make("figcaption", {}, make("h3", {}, task)),
+        make("ol", { class: "scores" }, standings.map((one) => drawStanding(one, standings[0].model)),
+          make("li", { class: "axis", "aria-hidden": "true" }, make("span", { class: "track" }, [0, 0.25, 0.5, 0.75, 1].map((tick) => at(tick, make("em", {}, String(tick))))))));
+    })),
+    make("p", { class: "note" }, data.methods));
+}
+
+// A picture, or a text that has to be wrapped.
+function frame(text) {
+  const isText = text.split("\n").some((line) => line.length > 72);
+  return make("pre", { class: isText ? "text" : "board", tabindex: "0" }, text);
+}
+
+// One reply, step by step.
+function replyStory(entry, reply) {
+  const facts = [["Score", score(entry[SCORE])], ["Solved", entry[SOLVED] ? "yes" : "no"], ["Tokens", `${whole(reply.tokens)}${entry[TRUNCATED] ? ", cut off" : ""}`], ...reply.detail];
+  const count = reply.frames.length - 1;
+
+  function draw(k) {
+    const said = reply.frames.length ? [make("h4", {}, k === 0 ? "The start" : `Step ${k} of ${count}`), frame(reply.frames[k])]
+      : [make("p", { class: "empty" }, `No task called ${entry[TASK]} is registered where this page was made, so it has no steps. Name its module by --import.`)];
+    return make("div", { class: "turn" }, said,
+      make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
+      make("section", {}, make("h5", {}, "Reply"), make("pre", { class: "text reply", tabindex: "0" }, reply.response || "Nothing was written.")),
+      reply.prompt.map(([role, content]) => make("details", {}, make("summary", {}, `What was asked (${role})`), make("pre", { class: "text" }, content))));
+  }
+
+  return {
+    heading: make("header", {}, make("h3", {}, `${entry[MODEL]} at ${entry[TASK]}`), make("p", { class: "note" }, `${entry[PROBLEM]} · sample ${entry[SAMPLE]}`)),
+    stops: Array.from({ length: Math.max(1, reply.frames.length) }, (_, k) => ({
+      face: make("span", { class: "move" }, !reply.frames.length ? "reply" : k === 0 ? "start" : k),
+      said: k === 0 ? "The start" : `Step ${k} of ${count}`,
+      draw: () => draw(k),
+    })),
+  };
+}
+
+const REPLIES = {
+  one: "reply",
+  many: "replies",
+  note: " Replies to one problem lie together.",
+  fields: {
+    model: [(entry) => entry[MODEL], "Model", "every model"],
+    task: [(entry) => entry[TASK], "Task", "every task"],
+    solved: [(entry) => entry[SOLVED] ? "solved" : "not solved", "Solved", "either"],
+    truncated: [(entry) => entry[TRUNCATED] ? "cut off" : "whole", "Length", "any length"],
+  },
+  row: (entry) => ({
+    name: make("bdi", {}, entry[MODEL]),
+    result: score(entry[SCORE]),
+    about: [make("span", { class: entry[SOLVED] ? "" : "bad" }, entry[SOLVED] ? "solved" : "not solved"), ` · ${entry[PROBLEM]}`, entry[SAMPLE] ? ` · sample ${entry[SAMPLE]}` : ""],
+  }),
+  texts: (reply) => [...reply.prompt.map((message) => message[1]), ...reply.frames, reply.response],
+  story: replyStory,
+};
+
+function drawPage() {
+  drawHead();
+  const replies = make("section", { id: "replay" }, make("h2", {}, "Replies"));
+  fillBrowser(replies, data.replies, data.counts.replies, REPLIES);
+  document.getElementById("main").replaceChildren(drawScores(), replies);
+  document.getElementById("nav").append(...[...document.querySelectorAll("main section[id]")].map((section) => make("a", { href: `#${section.id}` }, section.querySelector("h2").textContent)));
+}
+
+drawPage();
