@@ -36,13 +36,15 @@ def attempt(what, *arguments):
 CALL = (
     TRY
     + """
-import ctypes, platform
+import ctypes, errno, platform
 libc = ctypes.CDLL(None, use_errno=True)
 column = ["x86_64", "aarch64"].index(platform.machine())
 def call(numbers, *arguments):
     if numbers[column] is not None:
         result = libc.syscall(numbers[column], *arguments)
-        print("BREACH" if result >= 0 else os.strerror(ctypes.get_errno()), numbers)
+        error = ctypes.get_errno()
+        # Any other error means that the kernel has looked at the arguments: only they were wrong.
+        print("BREACH" if result >= 0 or error not in (errno.EPERM, errno.ENOSYS) else "denied", error, numbers)
 """
 )
 # The one socket that a program has: over it, results leave.
@@ -243,7 +245,7 @@ HOSTILE = {
         (RAISED,),
         "E",
     ),
-    "an exception that ends Python": Hostile("raise SystemExit(object())", (FINISHED,)),
+    "an exception that ends Python": Hostile("raise SystemExit(object())", (RAISED,), "SystemExit"),
     "leaving before the calls": Hostile("import sys\nf = 1\nsys.exit(0)", (RAISED,), "SystemExit", ("f",)),
     "leaving without a word": Hostile("import os\nos._exit(0)", (KILLED,), "exit", ("1",)),
     "leaving in a call": Hostile("import os", (KILLED,), "exit", ("1", "os._exit(0)", "2")),
@@ -329,7 +331,7 @@ HOSTILE = {
         "call((298, 241), buffer, 0, -1, -1, 0)  # perf_event_open",
         "call((321, 280), 0, buffer, 64)  # bpf",
         "call((425, 425), 8, buffer)  # io_uring_setup",
-        "call((323, 282), 0)  # userfaultfd",
+        "call((323, 282), 1)  # userfaultfd, for its own faults only, which needs no privilege",
         "call((294, 26), 0)  # inotify_init1",
         "call((300, 262), 0, 0)  # fanotify_init",
         "call((319, 279), b'x', 0)  # memfd_create",

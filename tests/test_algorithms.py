@@ -87,7 +87,7 @@ def loss(kind, logps, weights):
         "constant": len(logps) * LONGEST,  # arXiv 2503.20783, listing 1
         "sum": len(logps),  # of whole replies, as Williams and RLOO have it
     }
-    if kind == "each completion":  # arXiv 2402.03300, equation 3
+    if kind == "each completion":  # arXiv 2402.03300
         return -sum(term / len(logp) for term, logp in zip(sums, logps, strict=True)) / len(logps)
     return -sum(sums) / divisors[kind]
 

@@ -6,7 +6,7 @@ from importlib import metadata
 import pytest
 
 from trl_spiral.cli import doctor, main
-from trl_spiral.sandbox import kernel, landlock
+from trl_spiral.sandbox import helper, kernel, landlock, local
 
 
 class TestDoctor:
@@ -37,6 +37,15 @@ class TestDoctor:
         assert "missing: install it to train" in shown
         assert "lacks vllm" in shown  # which `trl[vllm]` stands for
         assert "allow_degraded=True" in shown
+
+    def test_says_why_a_program_cannot_be_run(self, monkeypatch):
+        monkeypatch.setattr(local.LocalSandbox, "run", self.lose)
+        monkeypatch.setattr(local, "check", lambda *_: None)
+
+        assert doctor.verdict() == "A program could not be run: The helper process of the sandbox has ended."
+
+    def lose(self, jobs):
+        raise helper.HelperLost("The helper process of the sandbox has ended.")
 
     def test_runs_a_program(self):
         if any(layer.needed and layer.found is None for layer in kernel.features()):

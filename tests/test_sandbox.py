@@ -1,10 +1,14 @@
 """The sandbox of this machine: what it runs, what it leaves, and what it does when something is lost."""
 
+import errno
 import os
+import re
 import resource
 import signal
+import sys
 import threading
 import time
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -81,6 +85,27 @@ class TestLocalSandbox:
 
             assert len(children() - before) == 4
 
+    def test_programs_share_no_standard_input(self, sandbox):
+        # Its flags would be one bit and more that a program leaves for the next.
+        code = "import fcntl, os\nn = fcntl.fcntl(0, fcntl.F_GETFL)\nfcntl.fcntl(0, fcntl.F_SETFL, n | os.O_NONBLOCK)"
+        first, *more = (outcome.answers[0].value for outcome in sandbox.run([Job(code, ("n",))] * 6))
+
+        assert more == [first] * 5
+
+    def test_reads_nothing_of_what_is_installed(self, sandbox):
+        code = "def tried(path):\n    try:\n        open(path).close()\n    except PermissionError:\n        return False\n    return True"
+        bases = {Path(sys.base_prefix), Path(sys.prefix)}
+        installed = [next(base.glob("lib*/python*/*-packages/**/*.py"), None) for base in bases]
+        paths = [str(path) for path in [*installed, Path(pytest.__file__)] if path]
+        (outcome,) = sandbox.run([Job(code, (f"tried({os.__file__!r})", *(f"tried({path!r})" for path in paths)))])
+
+        assert [answer.value for answer in outcome.answers] == [True] + [False] * len(paths)
+
+    def test_tells_programs_nothing_of_where_it_is_installed(self, sandbox):
+        (outcome,) = sandbox.run([Job("import sys", ("len(sys.argv)", "sys.orig_argv"))])
+
+        assert [answer.value for answer in outcome.answers] == [1, []]
+
     def test_draws_without_a_seed_differ(self, sandbox):
         # All children are copies of one process, which must not have drawn for them.
         drawn = {outcome.answers[0].value for outcome in sandbox.run([Job("import random", ("random.random()",))] * 4)}
@@ -136,6 +161,16 @@ class TestLocalSandbox:
 
         assert threads.output == "36\n"
         assert fork.error == "PermissionError"
+
+    def test_waits_for_threads_as_python_does(self):
+        code = (
+            "import threading, time\ndef f():\n    time.sleep(0.1)\n    print(1)\n"
+            "threading.Thread(target=f, daemon={}).start()"
+        )
+        with LocalSandbox(Limits(threads=True), workers=1) as sandbox:
+            waited, left = sandbox.run([Job(code.format(daemon)) for daemon in (False, True)])
+
+        assert (waited.output, left.output) == ("1\n", "")
 
     @pytest.mark.parametrize(
         "code",
@@ -205,6 +240,31 @@ class TestLocalSandbox:
             sandbox.run([Job("print(1)")] * 3)
 
         assert belongings() == before
+
+    def test_goes_on_after_a_helper_could_not_be_started(self, monkeypatch):
+        def refuse(*_, **__):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        before = belongings()
+        with LocalSandbox(LIMITS, workers=2) as sandbox:
+            with monkeypatch.context() as patch:
+                patch.setattr(helper.subprocess, "Popen", refuse)
+                with pytest.raises(OSError, match="Too many open files"):
+                    sandbox.run([Job("")])
+            (outcome,) = sandbox.run([Job("print(1)")])
+
+        assert outcome.output == "1\n"
+        assert belongings() == before
+
+    def test_says_why_a_program_could_not_be_contained(self, monkeypatch):
+        broken = "landlock.restrict = lambda rules: 1 / 0"
+        start = helper.START.replace(
+            "zygote.main()", f"from trl_spiral.sandbox import landlock; {broken}; zygote.main()"
+        )
+        monkeypatch.setattr(helper, "START", start)
+        with LocalSandbox(LIMITS, workers=1) as sandbox:
+            with pytest.raises(RuntimeError, match=r"before it was contained \(ZeroDivisionError: division by zero\)"):
+                sandbox.run([Job("print('BREACH')")])
 
     def test_ends_its_programs_when_interrupted(self):
         before = belongings()
@@ -278,13 +338,33 @@ class TestLocalSandbox:
 
         assert belongings() == before
 
+    @pytest.mark.parametrize(
+        ("cores", "ranks", "workers"), [(8, None, 8), (8, "4", 2), (2, "8", 1), (8, "", 8), (8, "0", 8)]
+    )
+    def test_ranks_of_a_machine_share_its_cores(self, cores, ranks, workers, monkeypatch):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        if ranks:
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        with LocalSandbox(LIMITS) as sandbox:
+            assert len(sandbox._workers) == sandbox.workers == workers
+
     def test_refuses_wrong_settings(self, tmp_path):
         with pytest.raises(ValueError, match="`workers` \\(0\\)"):
             LocalSandbox(workers=0)
         with pytest.raises(ValueError, match="does not exist"):
             LocalSandbox(Limits(readable=(str(tmp_path / "nowhere"),)))
-        with pytest.raises(ValueError, match="`cpu_seconds` \\(0\\)"):
-            Limits(cpu_seconds=0)
+        for name, number in (
+            ("cpu_seconds", 0),
+            ("cpu_seconds", 1e-10),
+            ("wall_seconds", 1e30),
+            ("wall_seconds", nan),
+        ):
+            with pytest.raises(ValueError, match=f"`{name}` \\({re.escape(str(number))}\\) must be in"):
+                Limits(**{name: number})
+        for name, number in (("memory_mb", 100.5), ("memory_mb", 0), ("output_bytes", 9.0), ("output_bytes", True)):
+            with pytest.raises(ValueError, match=f"`{name}` \\({number}\\) must be a whole number"):
+                Limits(**{name: number})
         with pytest.raises(ValueError, match="absolute"):
             Limits(writable=("here",))
         with pytest.raises(ValueError, match="hash_seed"):

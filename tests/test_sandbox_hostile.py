@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hostile_programs import HOSTILE, LIMITS, MARK, run_all
 
-from trl_spiral.sandbox import LocalSandbox
+from trl_spiral.sandbox import LocalSandbox, helper
 from trl_spiral.sandbox.kernel import features
 
 
@@ -63,10 +63,32 @@ def escaped():
     return found
 
 
+ALLOWING = (
+    "import sys; sys.path.append(sys.argv[1]); from trl_spiral.sandbox import seccomp, zygote; "
+    "seccomp._ALLOWED['one'] = {}; zygote.main()"
+)
+
+
 class TestHostilePrograms:
     @pytest.mark.parametrize("name", [*HOSTILE, "a connection", "an orphan", "a file"])
     def test_are_contained(self, name, escaped):
         assert escaped[name] is None
+
+    @pytest.mark.parametrize(
+        ("numbers", "name"),
+        [
+            # Such as no setting of a kernel forbids, as it may `bpf`.
+            ((444, 444), "system calls of the curious"),  # landlock_create_ruleset
+            ((437, 437), "system calls of the curious"),  # openat2
+            ((424, 424), "signals queued to the parent"),  # pidfd_send_signal
+        ],
+    )
+    def test_would_tell_of_a_system_call_that_is_allowed(self, numbers, name, monkeypatch):
+        monkeypatch.setattr(helper, "START", ALLOWING.format(numbers))
+        with LocalSandbox(LIMITS, workers=1) as sandbox:
+            (outcome,) = sandbox.run([HOSTILE[name].job(9)])
+
+        assert outcome.output.count("BREACH") == 1
 
     def test_are_contained_for_another_user(self):
         python = "/usr/bin/python3"

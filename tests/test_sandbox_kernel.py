@@ -4,6 +4,7 @@ import errno
 import platform
 import re
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -164,3 +165,14 @@ class TestCheck:
             with pytest.raises(CannotContain, match="needs Linux.*RemoteSandbox"):
                 LocalSandbox(allow_degraded=allowed)
         assert [layer.found for layer in kernel.features()] == [None] * 6
+
+    def test_needs_nothing_to_say_so_that_windows_lacks(self):
+        code = (
+            "import sys\nsys.modules |= dict.fromkeys(['fcntl', 'resource', 'termios', 'pwd', 'grp'])\n"
+            "import platform\nsys.platform = 'win32'\nplatform.system = lambda: 'Windows'\n"
+            "from trl_spiral.sandbox import LocalSandbox\nLocalSandbox()"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+        assert "CannotContain: `LocalSandbox` needs Linux" in done.stderr
+        assert "this is Windows" in done.stderr

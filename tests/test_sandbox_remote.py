@@ -1,6 +1,7 @@
 """The remote sandbox against real servers: ours, and some that are not what they should be. What programs do to it is in
 `test_sandbox_conformance.py`."""
 
+import base64
 import http.client
 import json
 import os
@@ -19,6 +20,7 @@ from trl_spiral.sandbox import Answer, Ending, Job, Limits, LocalSandbox, Outcom
 from trl_spiral.sandbox import remote as remote_module
 from trl_spiral.sandbox.messages import MAX_OUTPUT, MAX_REQUEST, TOKEN_VARIABLE, limits_to, outcome_to, verdict_to
 from trl_spiral.sandbox.server import SandboxServer
+from trl_spiral.sandbox.values import encode
 
 
 TOKEN = "t0ken-of-the-tests"
@@ -43,8 +45,9 @@ VALUES = (
 class Parrot:
     """A sandbox that repeats each job's code as its output, and answers each call with all values."""
 
-    def __init__(self):
+    def __init__(self, workers=100):
         self.batches = []
+        self.workers = workers
 
     def run(self, jobs):
         self.batches.append(len(jobs))
@@ -305,6 +308,16 @@ class TestRemoteSandbox:
             with pytest.raises(ConnectionError, match="not answered as a sandbox server does"):
                 sandbox.run([Job("", ("f()",))])
 
+    def test_believes_no_value_larger_than_its_limits_allow(self):
+        forged = []
+        for size in (65_000, 66_000):  # of 65,536
+            value = base64.b64encode(encode("x" * size, size + 5)).decode()
+            forged.append((200, json.dumps([self.GOOD | {"answers": [{"value": value, "error": None}]}]).encode()))
+        with saying(greeting(), *forged) as url, RemoteSandbox(url) as sandbox:
+            assert sandbox.run([Job("", ("f()",))])[0].answers == (Answer("x" * 65_000),)
+            with pytest.raises(ConnectionError, match="a value larger than its limits allow"):
+                sandbox.run([Job("", ("f()",))])
+
     @pytest.mark.parametrize("change", [{"passed": 1}, {"ending": ""}, {"error": 0}, {"output": "\udfff"}], ids=str)
     def test_believes_no_verdict_that_a_sandbox_would_not_hand_over(self, change):
         forged = [verdict_to(Verdict(True)) | change]
@@ -383,6 +396,59 @@ class TestSandboxServer:
         assert status == 400
         assert why in error
         assert parrot.batches == []
+
+    @pytest.mark.parametrize("port", [-1, 65536])
+    def test_refuses_what_is_no_port(self, port):
+        with pytest.raises(ValueError, match=f"`port` \\({port}\\) must be in"):
+            SandboxServer(Parrot(), Limits(), port=port)
+
+    @pytest.mark.parametrize("host", ["evil.example:8200", "192.0.2.1", "", "[", "127.0.0.1.evil.example"])
+    def test_answers_to_its_own_machines_name_only_without_a_token(self, host):
+        parrot = Parrot()
+        with serving(parrot) as server:
+            status, error = post(server, "[]", Host=host)
+
+        assert status == 403
+        assert "without a token" in error
+        assert parrot.batches == []
+
+    def test_answers_to_any_name_with_a_token(self):
+        with serving(Parrot(), TOKEN) as server:
+            status, _ = post(server, "{}", Host="sandbox.example:8200", Authorization=f"Bearer {TOKEN}")
+
+        assert status == 400  # and not 403
+
+    def test_runs_as_many_programs_at_a_time_as_there_are_workers(self):
+        parrot = Parrot(workers=2)
+        with serving(parrot) as server, RemoteSandbox(server.url) as sandbox:
+            outcomes = sandbox.run([Job(f"{number}") for number in range(5)])
+
+        assert [outcome.output for outcome in outcomes] == ["0", "1", "2", "3", "4"]
+        assert parrot.batches == [2, 2, 1]
+
+    def test_drops_what_nobody_waits_for(self):
+        class Slow(Parrot):
+            def __init__(self):
+                super().__init__(workers=1)
+                self.begun, self.go_on = threading.Event(), threading.Event()
+
+            def run(self, jobs):
+                self.begun.set()
+                self.go_on.wait(10)
+                return super().run(jobs)
+
+        slow = Slow()
+        body = json.dumps([{"code": code, "calls": [], "hash_seed": 0} for code in "abc"])
+        server = SandboxServer(slow, Limits())
+        server.daemon_threads = False  # so that to close it waits for requests
+        with running(server):
+            client = http.client.HTTPConnection(*server.server_address[:2])
+            client.request("POST", "/v1/run", body, {"Content-Type": "application/json"})
+            slow.begun.wait(10)
+            client.close()
+            slow.go_on.set()
+
+        assert slow.batches == [1]
 
     def test_has_no_other_pages(self):
         with serving(Parrot()) as server:

@@ -44,6 +44,28 @@ PASSING = {
         "import re\ndef f(x): return re.match('a', x)",
         "assert f('a')\nassert not f('b')",
     ),
+    "arguments that the program changes": (
+        "def f(x, y, *, z):\n    x.sort()\n    y[1]['b'] = (2,)\n    z.discard(1)\n    z.add(3)\n    del y[0]",
+        "x, b, z = [3, 1, 2], {}, {1, 2}\ny = [0, b]\nassert f(x, y, z=z) is None\n"
+        "assert (x, y, b, z) == ([1, 2, 3], [{'b': (2,)}], {'b': (2,)}, {2, 3})\nassert y[0] is b",
+    ),
+    "lists in a list that the program sorts": (
+        "def f(x): x.sort()",
+        "a, b = [2], [1]\nx = [a, b]\nf(x)\nassert (x, a, b) == ([[1], [2]], [2], [1])\nassert x[0] is b",
+    ),
+    "an argument given twice": ("def f(x, y): x.append(1)", "x = []\nf(x, x)\nassert x == [1]"),
+    "a counter that the program changes": (
+        "def f(x): x['a'] = 2",
+        "from collections import Counter\nx = Counter('a')\nf(x)\nassert x == Counter('aa')\nassert type(x) is Counter",
+    ),
+    "an argument changed before an exception": (
+        "def f(x):\n    x.pop()\n    raise KeyError",
+        "x = [1]\ntry:\n    f(x)\nexcept KeyError: pass\nassert x == []",
+    ),
+    "many numbers as an argument": (
+        "def f(x): x.reverse()",
+        "x = list(range(20_000))\nf(x)\nassert x == list(range(19_999, -1, -1))",
+    ),
     "what the program remembers": (
         "n = 0\ndef f():\n    global n\n    n += 1\n    return n",
         "assert [f(), f()] == [1, 2]",
@@ -119,6 +141,15 @@ class TestJudge:
 
         assert not verdict.passed
         assert error is None or verdict.error == error
+
+    def test_fails_where_an_argument_is_changed_that_should_not_be(self, sandbox):
+        tests = "a = [3, 1]\nassert f(a) == [1, 3]\nassert a == [3, 1]"
+
+        assert judge(sandbox, "def f(x): return sorted(x)", tests).passed
+        assert judge(sandbox, "def f(x):\n    x.sort()\n    return x", tests).error == "AssertionError"
+
+    def test_fails_where_an_argument_is_given_what_does_not_travel(self, sandbox):
+        assert judge(sandbox, "def f(x): x.append(f)", "f([])").error == "NotPlain"
 
     def test_passes_what_is_right_beside_what_is_wrong(self, sandbox):
         right, wrong = "def f(x): return 2", "def f(x): return 3"

@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 
 import pytest
@@ -149,6 +150,20 @@ class TestDecode:
     def test_refuses_what_nothing_encodes_to(self, data):
         with pytest.raises(Malformed):
             decode(data)
+
+    @pytest.mark.parametrize("letter", [b"S", b"Z", b"d"])
+    def test_refuses_many_members_that_hash_alike(self, letter):
+        def data(step, count):
+            pair = b"N" if letter == b"d" else b""
+            items = (encode(step * number, 100) + pair for number in range(count))
+            return letter + count.to_bytes(4, "big") + b"".join(items)
+
+        alike = sys.hash_info.modulus
+
+        assert len(decode(data(1, 1000))) == 1000
+        assert len(decode(data(alike, 90))) == 90
+        with pytest.raises(Malformed, match="same hash"):
+            decode(data(alike, 1000))
 
     def test_says_so_of_whatever_bytes(self):
         rng = random.Random(0)

@@ -137,7 +137,7 @@ class UnitTestReward:
     Rewards a program by the share of its row's tests that it passes, in [0, 1].
 
     The tests come from columns of the data set, named as in MBPP. The program never shares a process with them; what is
-    tested are plain values that its functions return, so a test of an argument's change in place cannot pass.
+    tested are plain values: those that its functions return, and their arguments after the call.
 
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):

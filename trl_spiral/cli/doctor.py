@@ -104,4 +104,6 @@ def verdict() -> str:
             (outcome,) = sandbox.run([Job("", calls=("6 * 7",))])
     except CannotContain as error:
         return str(error)
+    except RuntimeError as error:  # of a kernel or a container around us that promises more than it keeps
+        return f"A program could not be run: {error}"
     return "A program was run, and is contained." if outcome.answers else f"A program could not be run: {outcome}"

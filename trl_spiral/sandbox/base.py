@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +21,8 @@ class Limits:
         cpu_seconds (`float`, defaults to `2.0`):
             Processor time.
         wall_seconds (`float`, defaults to `3.0`):
-            Time by the clock, asleep or not.
+            Time by the clock, asleep or not. It goes by while others have the cores, too: where a machine also trains, keep
+            it several times `cpu_seconds`, or right programs run out of it.
         memory_mb (`int`, defaults to `512`):
             Address space, in MiB.
         output_bytes (`int`, defaults to `65536`):
@@ -35,7 +35,8 @@ class Limits:
             Whether it may start threads.
 
     Raises:
-        ValueError: If a number is not positive and finite, or a path is not absolute.
+        ValueError: If seconds are not in [0.001, 10⁶], memory or output is not a positive whole number, or a path is not
+            absolute.
     """
 
     cpu_seconds: float = 2.0
@@ -47,11 +48,14 @@ class Limits:
     threads: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("cpu_seconds", "wall_seconds", "memory_mb", "output_bytes"):
-            if not 0 < (number := getattr(self, name)) < math.inf:
+        for name in ("cpu_seconds", "wall_seconds"):
+            if not 1e-3 <= (seconds := getattr(self, name)) <= 1e6:
                 raise ValueError(
-                    f"`{name}` ({number}) must be above 0, and finite: a program needs some, and gets no more."
+                    f"`{name}` ({seconds}) must be in [0.001, 1000000]: a program needs some time, and shall end."
                 )
+        for name in ("memory_mb", "output_bytes"):
+            if type(number := getattr(self, name)) is not int or number < 1:
+                raise ValueError(f"`{name}` ({number}) must be a whole number above 0: a program needs some.")
         for path in (*self.readable, *self.writable):
             if not path.startswith("/"):
                 raise ValueError(
@@ -63,7 +67,7 @@ class Ending(StrEnum):
     """How a program ended."""
 
     FINISHED = "finished"
-    """It ran to its end (or to `sys.exit`), and answered the calls, each with a value or an exception."""
+    """It ran to its end, or without calls to `sys.exit()` or `sys.exit(0)`; each call has a value or an exception."""
     SYNTAX_ERROR = "syntax_error"
     """Python could not compile it; wrong indentation is one of these."""
     RAISED = "raised"
@@ -158,6 +162,9 @@ class Outcome:
 class Trial:
     """
     A program and the tests that it has to pass. The program never shares a process with the tests.
+
+    Arguments and values travel as copies. What the program changes in its arguments is changed in the tests' own, too; but
+    nothing that it returns is the very object that it was given.
 
     Attributes:
         code (`str`):

@@ -34,7 +34,8 @@ class BubblewrapSandbox(LocalSandbox):
         limits ([`Limits`], *optional*):
             What each program may use.
         workers (`int`, *optional*):
-            Programs at once; one for each core that this process may use by default.
+            Programs at once; by default one for each core that this process may use, shared with the other ranks of this
+            machine (`LOCAL_WORLD_SIZE`).
         allow_degraded (`bool`, defaults to `False`):
             Whether to do without seccomp where this machine's kernel lacks it. Without Landlock it does, since bubblewrap
             hides the files as well.

@@ -177,7 +177,8 @@ class Child:
         if self.out_of_time:
             return Ending.TIMEOUT, None, ""
         if not self.contained:
-            raise HelperLost("A child of the sandbox ended before it was contained.")
+            why = self.output[:MOST_WORDS].decode("utf-8", "replace")
+            raise HelperLost(f"A child of the sandbox ended before it was contained ({why or 'it has not said why'}).")
         if self.malformed:
             return Ending.KILLED, "protocol", ""
         if os.WIFSIGNALED(self.status):
@@ -215,14 +216,18 @@ class Helper:
             # No warnings: what Python thinks of a program is not what the program prints, and changes with its version.
             # `-I` is `-E -P -s`, and would ignore the seed; with no environment but the seed, `-E` adds nothing.
             options = ["-P", "-s", "-S", "-B", "-W", "ignore"]
-            self.process = subprocess.Popen(
-                [*prefix, sys.executable, *options, "-c", START, ROOT, str(far.fileno())],
-                env={"PYTHONHASHSEED": str(hash_seed)},
-                pass_fds=[far.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # and errors, as soon as it has started
-                start_new_session=True,  # an interrupt from the keyboard is for the trainer to handle
-            )
+            try:
+                self.process = subprocess.Popen(
+                    [*prefix, sys.executable, *options, "-c", START, ROOT, str(far.fileno())],
+                    env={"PYTHONHASHSEED": str(hash_seed)},
+                    pass_fds=[far.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # and errors, as soon as it has started
+                    start_new_session=True,  # an interrupt from the keyboard is for the trainer to handle
+                )
+            except BaseException:  # too many processes or descriptors
+                self.control.close()
+                raise
         with suppress(BrokenPipeError):  # it has ended already, which the first command finds out
             send(self.control.fileno(), encode(asdict(limits), CHUNK))
         self.children: dict[int, Child] = {}

@@ -65,16 +65,18 @@ def restrict(rules: int) -> None:
 
 
 def standard_library() -> Iterator[Path]:
-    """What lies in the standard library's folders, third-party packages excepted, and the folders of C libraries."""
+    """What lies in the standard library's folders, third-party packages excepted, and C libraries."""
     for folder in map(Path, sys.path):
         if folder.is_dir():
             yield from (path for path in folder.iterdir() if path.name not in ("site-packages", "dist-packages"))
         else:
             yield folder  # the zipped one, which hardly any Python has
-    # Of extension modules, such as libffi of `ctypes`: they lie where libc lies, or beside Python.
+    # Of extension modules, such as libffi of `ctypes`: they lie where libc lies, or beside Python. Files and not folders, as
+    # below a folder of libraries there may be anything, such as site-packages.
     mapped = (line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines())
-    yield from {Path(path).parent for path in mapped if ".so" in path and "lib-dynload" not in path}
-    yield from Path(sys.base_prefix, "lib").glob("lib*.so*")
+    folders = {Path(path).parent for path in mapped if ".so" in path and "lib-dynload" not in path}
+    for folder in {*folders, Path(sys.base_prefix, "lib")}:
+        yield from folder.glob("*.so*")
 
 
 def _allow(rules: int, path: Path, rights: int) -> None:

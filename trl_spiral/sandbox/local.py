@@ -33,9 +33,16 @@ class LocalSandbox:
         limits ([`Limits`], *optional*):
             What each program may use.
         workers (`int`, *optional*):
-            Programs at once; one for each core that this process may use by default.
+            Programs at once; by default one for each core that this process may use, shared with the other ranks of this
+            machine (`LOCAL_WORLD_SIZE`).
         allow_degraded (`bool`, defaults to `False`):
             Whether to do without what this machine's kernel lacks.
+
+    Attributes:
+        limits ([`Limits`]):
+            What each program may use.
+        workers (`int`):
+            Programs at once.
 
     Raises:
         CannotContain: If the kernel lacks something, and that is not allowed.
@@ -48,9 +55,12 @@ class LocalSandbox:
         for path in (*self.limits.readable, *self.limits.writable):
             if not os.path.exists(path):
                 raise ValueError(f"`{path}` does not exist: make it before programs are to use it.")
-        workers = len(os.sched_getaffinity(0)) if workers is None else workers
+        if workers is None:
+            ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) or 1
+            workers = max(1, len(os.sched_getaffinity(0)) // ranks)
         if workers < 1:
             raise ValueError(f"`workers` ({workers}) must be at least 1: somebody has to run the programs.")
+        self.workers = workers
         prefix = self._prefix()
         self._workers = [Worker(self.limits, prefix) for _ in range(workers)]
         self._lock = threading.Lock()
@@ -155,10 +165,10 @@ class Worker:
         if self.owner != os.getpid():
             self.close()
             self.owner = os.getpid()
+        self.helper = self._helper(item.hash_seed if isinstance(item, Job) else 0)  # which may fail to start
         self.busy, self.index, self.selector = True, index, selector
         self.lost: HelperLost | None = None
         self.deadline = time.monotonic() + self.limits.wall_seconds + GRACE
-        self.helper = self._helper(item.hash_seed if isinstance(item, Job) else 0)
         selector.register(self.helper.control, selectors.EVENT_READ, self._on_report)
         try:
             self._fork(item)

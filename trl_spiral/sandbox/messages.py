@@ -130,7 +130,7 @@ def outcome_from(data: Any, job: Job, limits: Limits) -> Outcome:
     return Outcome(
         ended,
         _printable(output, limits.output_bytes),
-        tuple(_answer(answer) for answer in answers),
+        tuple(_answer(answer, limits.output_bytes) for answer in answers),
         _name(error),
         _printable(message, _MAX_NAME),
         float(seconds),
@@ -175,8 +175,10 @@ def _ending(name: str) -> Ending:
         raise Malformed("no such ending") from None
 
 
-def _answer(data: Any) -> Answer:
+def _answer(data: Any, most: int) -> Answer:
     value, error = taken(data, value=str, error=_TEXT_OR_NONE)
+    if len(value) > 4 * (most + 100) // 3 + 4:  # base64 makes four characters of three bytes, and fills up
+        raise Malformed("a value larger than its limits allow")
     try:
         return Answer(decode(base64.b64decode(value, validate=True)), _name(error))
     except ValueError as problem:

@@ -8,6 +8,7 @@ change what is said of it, and the other side takes nothing from it but plain va
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -100,7 +101,7 @@ def run(report: Report, code: str, calls: tuple[str, ...]) -> None:
     """A program, then calls in its names."""
     streams = (sys.stdout, sys.stderr)
     names, ending, error = load(code)
-    if isinstance(error, SystemExit) and not calls:  # with calls to answer, it has left before its end
+    if _left_well(error) and not calls:  # with calls to answer, it has left before its end
         ending, error = "finished", None
     if ending == "finished":
         try:
@@ -108,8 +109,19 @@ def run(report: Report, code: str, calls: tuple[str, ...]) -> None:
                 _answer(report, call, names)
         except TooLarge:
             ending = "output_limit"
+    join_threads()
     flush(streams)
     report.end(ending, error)
+
+
+def _left_well(error: BaseException | None) -> bool:
+    """Whether it is `sys.exit()` or `sys.exit(0)`; any other code says that something went wrong."""
+    try:
+        return isinstance(error, SystemExit) and (
+            error.code is None or (isinstance(error.code, int) and not error.code)
+        )
+    except BaseException:  # a kind of `SystemExit` may have a `code` of its own
+        return False
 
 
 def _answer(report: Report, call: str, names: dict[str, Any]) -> None:
@@ -122,6 +134,16 @@ def _answer(report: Report, call: str, names: dict[str, Any]) -> None:
         report.value(value)
     except NotPlain as error:
         report.error(error)
+
+
+def join_threads() -> None:
+    """Waits for the threads that a program has started, daemons excepted, as Python does at its end."""
+    try:
+        threading = sys.modules["threading"]
+        while others := [each for each in threading.enumerate() if not each.daemon and each.ident != get_ident()]:
+            others[0].join()
+    except BaseException:  # never imported, or replaced
+        pass
 
 
 def flush(streams: tuple[Any, ...]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import selectors
 import socket
 import socketserver
 import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 from trl_spiral.sandbox.base import Limits, Sandbox
 from trl_spiral.sandbox.messages import (
@@ -31,7 +33,8 @@ from trl_spiral.sandbox.messages import (
 
 class SandboxServer(ThreadingHTTPServer):
     """
-    Serves a sandbox. Requests that come in together are run as the sandbox takes several calls at once.
+    Serves a sandbox. Requests that come in together take turns, each with as many programs as the sandbox has `workers`, or one
+    where it does not say. A request whose client has gone is dropped at its next turn.
 
     Args:
         sandbox ([`Sandbox`]):
@@ -47,15 +50,23 @@ class SandboxServer(ThreadingHTTPServer):
 
     Raises:
         OSError: If it cannot listen there.
-        ValueError: If others than this machine could ask it without a token, or an answer would be too long to send.
+        ValueError: If others than this machine could ask it without a token, an answer would be too long to send, or there
+            is no such port.
     """
 
     daemon_threads = True  # a client that is slow to hang up does not keep the server from ending
     request_queue_size = 128
 
     def __init__(
-        self, sandbox: Sandbox, limits: Limits, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+        self,
+        sandbox: Sandbox,
+        limits: Limits,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
     ) -> None:
+        if not 0 <= port <= 65535:
+            raise ValueError(f"`port` ({port}) must be in [0, 65535]; 0 takes one that is free.")
         if token is None and not _is_loopback(host):
             raise ValueError(
                 f"`host` ({host}) can be reached from other machines, where anybody could run programs here. Set a token "
@@ -66,6 +77,7 @@ class SandboxServer(ThreadingHTTPServer):
         self.sandbox = sandbox
         self.limits = limits
         self.token = token_from(token)
+        self.workers: int = getattr(sandbox, "workers", 1)
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
@@ -91,6 +103,14 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _names_loopback(address: str) -> bool:
+    """Whether a `Host` header, with its port, is this machine itself."""
+    try:
+        return _is_loopback(urlsplit(f"//{address}").hostname or "")
+    except ValueError:
+        return False
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -121,6 +141,10 @@ class _Handler(BaseHTTPRequestHandler):
         if token is not None and not hmac.compare_digest(f"Bearer {token}".encode(), given.encode()):
             self._refuse(401, "the token is missing or wrong")
             return False
+        # A web page whose name its owner has resolved to this machine may ask without being asked first.
+        if token is None and not _names_loopback(self.headers.get("Host", "")):
+            self._refuse(403, "without a token, this server answers to the name of its own machine only (127.0.0.1)")
+            return False
         return True
 
     def _work(
@@ -139,12 +163,27 @@ class _Handler(BaseHTTPRequestHandler):
             asked = parsed(self.rfile.read(length))
             if type(asked) is not list:
                 raise Malformed("not a list")
-            told = [told_to(one) for one in work([asked_from(one) for one in asked])]
+            wanted = [asked_from(one) for one in asked]
+            told = []
+            for at in range(0, len(wanted), self.server.workers):
+                if self._is_abandoned():
+                    self.close_connection = True
+                    return None
+                told += [told_to(one) for one in work(wanted[at : at + self.server.workers])]
         except ValueError as error:
             return self._refuse(400, str(error))
         except Exception as error:  # the sandbox's own trouble, which its client has to hear of
             return self._refuse(500, f"{type(error).__name__}: {error}")
         return self._answer(200, told)
+
+    def _is_abandoned(self) -> bool:
+        """Whether the client has hung up, and nobody waits for an answer."""
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.connection, selectors.EVENT_READ)
+                return bool(selector.select(0)) and not self.connection.recv(1, socket.MSG_PEEK)
+        except ConnectionError:
+            return True
 
     def _refuse(self, status: int, why: str) -> None:
         self._answer(status, {"error": why})

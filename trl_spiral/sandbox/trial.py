@@ -3,7 +3,8 @@ What runs inside the two contained processes of a trial: a program in one, its t
 
 The tests find a stand-in for each function of the program. Calling one sends name and arguments over a socket that the two
 processes share; the plain value that the program sends back is what the tests see. So the program is never told what
-is expected of it, and can hand over no object that claims to equal everything.
+is expected of it, and can hand over no object that claims to equal everything. What it changes in its arguments it sends back
+first, and the stand-in changes the tests' own.
 """
 
 from __future__ import annotations
@@ -63,20 +64,92 @@ def run_program(report: Report, code: str, entry_points: tuple[str, ...], peer: 
 
 def _answer_all(peer: int, limit: int, functions: dict[str, Callable[..., Any]]) -> None:
     while True:
-        name, arguments, keywords = decode(receive(peer, MOST_ARGUMENTS))
+        data = receive(peer, MOST_ARGUMENTS)
+        name, arguments, keywords = decode(data)
+        most = _most_changes(data, limit)
+        held = _changeable((arguments, keywords))
+        before = [encode(state, most) for state in _states(held)]
         report = Report(peer, limit)  # with room anew: tests may call often, and keep nothing
-        if name not in functions:
-            report.error(NameError(name))
-            continue
+        value, error = None, None
         try:
-            value = functions[name](*arguments, **keywords)
+            value = functions[name](*arguments, **keywords) if name in functions else _lacks(name)
         except BaseException as raised:
-            report.error(raised)
+            error = raised
+        try:
+            after = list(enumerate(_states(held)))
+            changes = [(at, state) for at, state in after if encode(state, most) != before[at]]
+            send(peer, encode(changes, most))
+        except (NotPlain, RecursionError):
+            send(peer, encode([], most))
+            if error is None:
+                error = NotPlain("an argument was given something that does not travel")
+        if error is not None:
+            report.error(error)
             continue
         try:
             report.value(value)
         except NotPlain:
             _answer_truth(report, value)
+
+
+def _most_changes(call: bytes, limit: int) -> int:
+    """Most bytes that changes of a call's arguments may take: numbers and marks make up to seven bytes of one."""
+    return 8 * len(call) + limit
+
+
+def _lacks(name: str) -> NoReturn:
+    raise NameError(name)
+
+
+def _changeable(value: object) -> list[Any]:
+    """The lists, dicts and sets in a plain value, in an order that its copy in the other process has, too."""
+    found: list[Any] = []
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list | dict | set):
+            found.append(item)
+        if isinstance(item, list | tuple | dict):  # what is in a set, or is a key, cannot be changed
+            waiting.extend(item.values() if isinstance(item, dict) else item)
+    return found
+
+
+def _states(held: list[Any]) -> list[Any]:
+    """What lists, dicts and sets hold: plain values, and the numbers of those among them."""
+    numbers = {id(each): number for number, each in enumerate(held)}
+
+    def state(item: Any) -> tuple[bool, Any]:
+        return (True, numbers[id(item)]) if id(item) in numbers else (False, item)
+
+    return [
+        [(key, state(item)) for key, item in each.items()]
+        if type(each) is dict
+        else [state(item) for item in each]
+        if type(each) is list
+        else each
+        for each in held
+    ]
+
+
+def _change(held: list[Any], changes: list[Any]) -> None:
+    """Makes of lists, dicts and sets what they have become in the other process."""
+
+    def item(state: tuple[bool, Any]) -> Any:
+        is_number, value = state
+        return held[value] if is_number else value
+
+    for number, state in changes:
+        each = held[number]
+        if isinstance(each, list):
+            each[:] = [item(one) for one in state]
+        elif isinstance(each, dict):
+            new = {key: item(one) for key, one in state}
+            each.clear()
+            for key, value in new.items():  # not `update`, which counts in a `Counter`
+                each[key] = value
+        else:
+            each.intersection_update(state)
+            each.update(state)
 
 
 def _answer_truth(report: Report, value: object) -> None:
@@ -105,8 +178,10 @@ def _stand_in(name: str, peer: int, limit: int) -> Callable[..., Any]:
         data = encode((name, arguments, keywords), MOST_ARGUMENTS)
         try:
             send(peer, data)
+            changes = decode(receive(peer, _most_changes(data, limit)))
             reply = decode(receive(peer, limit))
-        except (EOFError, BrokenPipeError, ConnectionResetError, Malformed):
+            _change(_changeable((arguments, keywords)), changes)
+        except (EOFError, BrokenPipeError, ConnectionResetError, Malformed, LookupError, TypeError, ValueError):
             raise ProgramGone(f"the program ended in `{name}`") from None
         match reply:
             case (True, value):

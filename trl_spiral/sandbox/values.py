@@ -15,6 +15,7 @@ from typing import Any
 
 
 MAX_DEPTH = 100  # of lists in lists; far below the 1000 calls that Python allows by default
+MOST_ALIKE = 100  # members of a set, or keys, with the hash of another; to add many of those takes quadratic time
 MOST_BITS = 14_280  # of a whole number; Python prints no more than 4300 digits, and outcomes are printed
 DICTS = (dict, OrderedDict, Counter, defaultdict)  # the kinds that `==` takes for a dict; all travel as one
 
@@ -132,6 +133,10 @@ def decode(data: bytes) -> Any:
             raise Malformed("a value ends too early")
         return count
 
+    def check_hashes(items: list[Any]) -> None:
+        if len(items) - len({hash(item) for item in items}) > MOST_ALIKE:
+            raise Malformed("too many members of a set, or keys, have the same hash")
+
     def walk(depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise Malformed(f"a value is nested more than {MAX_DEPTH} deep")
@@ -157,10 +162,14 @@ def decode(data: bytes) -> Any:
                 return take(take_count())
             case b"d":
                 pairs = [(walk(depth + 1), walk(depth + 1)) for _ in range(take_count())]
+                check_hashes([key for key, _ in pairs])
                 return dict(pairs)
-            case b"l" | b"t" | b"S" | b"Z" as letter:
-                kind = {b"l": list, b"t": tuple, b"S": set, b"Z": frozenset}[letter]
-                return kind([walk(depth + 1) for _ in range(take_count())])
+            case b"l" | b"t" as letter:
+                return (list if letter == b"l" else tuple)([walk(depth + 1) for _ in range(take_count())])
+            case b"S" | b"Z" as letter:
+                items = [walk(depth + 1) for _ in range(take_count())]
+                check_hashes(items)
+                return (set if letter == b"S" else frozenset)(items)
         raise Malformed("a value is of no known kind")
 
     try:

@@ -8,7 +8,6 @@ child inherits, so that no later child can find it in memory.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import select
@@ -114,9 +113,16 @@ class Zygote:
         """In the child: contained first, told its job after that."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Not the helper's own, whose flags (`F_SETFL`) all children would share and could leave word in for the next one.
+        empty, _ = os.pipe()  # the other end is closed with all descriptors that are not kept
+        os.dup2(empty, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        self.container.enter(keep=[job] if peer is None else [job, peer])
+        try:
+            self.container.enter(keep=[job] if peer is None else [job, peer])
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+            leave(1)
         child.serve(job, peer, self.limits.output_bytes)
         leave(0)
 
@@ -148,10 +154,13 @@ class Zygote:
 
 def main() -> None:
     """Serves on the socket whose descriptor the command line names."""
+    import fcntl  # not on Windows, where this module is imported to say so
+
     inherited = int(sys.argv[2])  # a high number where the owner has much open
     control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD, 3))  # a low one: `select` takes no other
     os.close(inherited)
     sys.path.remove(sys.argv[1])
+    sys.argv[1:] = sys.orig_argv[:] = []  # where we are installed is not for programs
     fields = decode(receive(control.fileno(), 1 << 20))
     limits = Limits(**fields)
     os.environ.clear()
