@@ -1,6 +1,5 @@
 """What `SpiralTrainer` and `AlgorithmTrainer` share over TRL's `GRPOTrainer`: advantages of one's own, and exact resuming."""
 
-
 from __future__ import annotations
 
 from pathlib import Path
