@@ -118,6 +118,22 @@ class TestRules:
 
         assert warnings_in([{"step": step, **entry} for step in range(20)]) == []
 
+    def test_a_seat_that_is_never_the_policys_is_there_to_be_beaten(self):
+        log = [
+            {
+                "selfplay/games": 500,
+                "selfplay/Toy/seat0/win": share,
+                "selfplay/Toy/seat1/win": 1.0 - share,
+                "selfplay/Toy/seat0/policy": 1.0,
+                "selfplay/Toy/seat1/policy": played,
+            }
+            for played in (0.0, 1.0)
+            for share in [0.5] * 5 + [0.95] * 5
+        ]
+
+        assert warnings_in([{"step": step, **entry} for step, entry in enumerate(log[:10])]) == []
+        assert len(warnings_in([{"step": step, **entry} for step, entry in enumerate(log[10:])])) == 1
+
     def test_among_three_seats_the_best_is_compared_with_the_worst(self):
         shares = [(0.4, 0.3, 0.3)] * 3 + [(0.85, 0.15, 0.0)] * 3
         log = [

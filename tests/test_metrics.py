@@ -6,7 +6,7 @@ import pytest
 
 from trl_spiral.advantages import Result
 from trl_spiral.metrics import measure
-from trl_spiral.types import Ending
+from trl_spiral.types import POLICY, Ending
 
 
 WON = Result(
@@ -28,6 +28,12 @@ WON = Result(
 
 
 class TestMeasure:
+    def test_tells_where_the_policy_sat(self):
+        metrics = measure([replace(WON, players=(POLICY, "random")), replace(WON, players=(POLICY, POLICY))])
+
+        assert metrics["selfplay/toy/seat0/policy"] == 1.0
+        assert metrics["selfplay/toy/seat1/policy"] == 0.5
+
     def test_counts_by_seat(self):
         drawn = replace(WON, returns=(0.0, 0.0), order=(0, 1), tokens=8, logprob_sum=-2.0, policy_turns=2)
         forfeit = replace(WON, returns=(1.0, -1.0), ending=Ending.ILLEGAL_MOVE, offender=1)

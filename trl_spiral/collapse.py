@@ -236,18 +236,21 @@ def warnings_in(log_history: Sequence[Mapping[str, Any]]) -> list[CollapseWarnin
     return monitor.warnings
 
 
-_SEATS = re.compile(r"selfplay/(?P<game>.+)/seat\d+/(?P<what>win|illegal)")
+_SEATS = re.compile(r"selfplay/(?P<game>.+)/seat\d+/(?P<what>win|illegal|policy)")
 
 
 def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
     """All that an entry says about collapse."""
     wins: dict[str, list[float]] = {}
     illegal: dict[str, float] = {}
+    one_sided: set[str] = set()
     for name, value in entry.items():
         if seat := _SEATS.fullmatch(name):
             game = seat["game"]
             if seat["what"] == "win":
                 wins.setdefault(game, []).append(float(value))
+            elif seat["what"] == "policy":
+                one_sided |= {game} if value == 0.0 else set()
             else:
                 illegal[game] = illegal.get(game, 0.0) + float(value)
     games = entry.get("selfplay/games")
@@ -266,6 +269,8 @@ def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
     yield from read("selfplay/entropy", _ENTROPY)
     yield from read("selfplay/reply_length", _LENGTH)
     for game, shares in wins.items():
+        if game in one_sided:  # the policy never sits in one of the seats, and is there to win from whoever does
+            continue
         # The difference of two shares varies up to twice as much as one share does: as that of a quarter of the games.
         quarter = played[game] and played[game] / 4
         yield _Reading(f"selfplay/{game}/skew", _SKEW, max(shares) - min(shares), quarter, game)

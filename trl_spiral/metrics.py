@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trl_spiral.advantages import Result
-from trl_spiral.types import Ending, has_won, is_drawn
+from trl_spiral.types import POLICY, Ending, has_won, is_drawn
 
 
 def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, float]:
@@ -14,7 +14,8 @@ def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, fl
 
     Broken games, whose results say nothing about how anybody played, count in `games` and `broken_rate` alone. A game is
     drawn if all seats return the same. In any other, every seat that returns the most has won, which with three seats may
-    be two of them, and every other has lost. A seat alone has won if it returns 1, and else it has lost.
+    be two of them, and every other has lost. A seat alone has won if it returns 1, and else it has lost. `policy` is the share of
+    games in which the policy sat in a seat.
 
     Args:
         results (`Sequence[Result]`):
@@ -60,6 +61,7 @@ def _of_seat(results: Sequence[Result], seat: int, prefix: str) -> dict[str, flo
         f"{prefix}/draw": drawn / len(results),
         f"{prefix}/loss": (len(results) - won - drawn) / len(results),
         f"{prefix}/illegal": illegal / len(results),
+        f"{prefix}/policy": _share(results, lambda result: result.players[seat : seat + 1] == (POLICY,)),
     }
 
 
