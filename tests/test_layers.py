@@ -26,7 +26,8 @@ LAYERS = [
     {"checks", "invitations", "contestants", "platforms"},
     {"callbacks", "environment", "algorithms"},
     {"spiral_trainer", "tiny"},
-    {"tiny_coder", "tiny_solver"},
+    {"tiny_coder"},
+    {"tiny_solver"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

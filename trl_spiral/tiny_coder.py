@@ -53,9 +53,21 @@ def make_tiny_coder(
         `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model in float32 on the CPU, and its tokenizer, which has a chat
         template.
     """
+    tokenizer = _make_tokenizer(lessons)
+    return teach(tokenizer, lessons, seed, steps, batch_size, learning_rate), tokenizer
+
+
+def teach(
+    tokenizer: PreTrainedTokenizerBase,
+    lessons: Sequence[Lesson],
+    seed: int,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+) -> PreTrainedModel:
+    """A network as small as the tiny player's that has read lessons. Arguments are those of [`make_tiny_coder`]."""
     import torch
 
-    tokenizer = _make_tokenizer(lessons)
     pad = tokenizer.pad_token_id
     encoded = [_encode(tokenizer, messages, reply) for messages, reply in lessons]
     rng = random.Random(derive_seed(seed, "lessons"))
@@ -81,7 +93,7 @@ def make_tiny_coder(
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-    return model.eval(), tokenizer
+    return model.eval()
 
 
 def _encode(
