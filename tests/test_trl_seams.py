@@ -1,11 +1,12 @@
 """
 What we take from TRL and transformers beyond their documented interfaces, compared with what is installed.
 
-Should one of these fail after an update, `trl_spiral/_trl.py` is the file to read.
+Should one of these fail after an update, `trl_spiral/_trl/` is the folder to read, its `names.py` first.
 """
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 import transformers
@@ -18,9 +19,21 @@ from trl.models.utils import unwrap_model_for_generation
 from trl.trainer import grpo_trainer
 
 from trl_spiral import SpiralTrainer, _trl
+from trl_spiral._trl import vllm_engines
+from trl_spiral._trl.names import (
+    OVERRIDDEN,
+    OVERRIDDEN_BY_ALGORITHMS,
+    TRAINER_ATTRIBUTES,
+    TRL_ATTRIBUTES,
+    VLLM_ATTRIBUTES,
+    VLLM_GENERATION_ATTRIBUTES,
+)
+from trl_spiral._trl.vllm_generation import SpiralVLLMGeneration
 from trl_spiral.algorithms import AdvantageMixin, AlgorithmMixin
 
 
+FOLDER = Path(_trl.__file__).parent
+SEAM = {str(path.relative_to(FOLDER)): path.read_text() for path in sorted(FOLDER.rglob("*.py"))}
 GRPO = inspect.getsource(GRPOTrainer)
 TRAINER = inspect.getsource(transformers.Trainer)
 
@@ -35,22 +48,22 @@ def trainer(model_dir, tmp_path_factory):
 
 
 class TestAttributes:
-    @pytest.mark.parametrize("name", _trl.TRL_ATTRIBUTES)
+    @pytest.mark.parametrize("name", TRL_ATTRIBUTES)
     def test_of_trl_are_set_and_used_by_it(self, name, trainer):
         assert re.search(rf"self\.{name}\b.* = ", GRPO) or re.search(rf"self\.{name} = ", TRAINER)
         assert len(re.findall(rf"self\.{name}\b", GRPO)) >= 2
         assert name in vars(trainer)
 
-    @pytest.mark.parametrize("name", _trl.TRAINER_ATTRIBUTES)
+    @pytest.mark.parametrize("name", TRAINER_ATTRIBUTES)
     def test_of_transformers_are_set_by_its_training_loop(self, name, trainer):
         assert re.search(rf"self\.{name} [+]?= ", TRAINER)
         assert name in vars(trainer)
 
-    @pytest.mark.parametrize("name", _trl.VLLM_ATTRIBUTES)
+    @pytest.mark.parametrize("name", VLLM_ATTRIBUTES)
     def test_of_trl_are_set_where_vllm_generates(self, name):
         assert re.search(rf"self\.{name} = ", GRPO)
 
-    @pytest.mark.parametrize("name", _trl.VLLM_GENERATION_ATTRIBUTES)
+    @pytest.mark.parametrize("name", VLLM_GENERATION_ATTRIBUTES)
     def test_of_trls_vllm_generation_are_set_and_used_by_it(self, name):
         source = inspect.getsource(vllm_generation.VLLMGeneration)
 
@@ -65,11 +78,12 @@ class TestAttributes:
         # Hence `callbacks.log.log_beside`, which puts it back.
         assert "control.should_log = False" in inspect.getsource(transformers.trainer_callback.CallbackHandler.on_log)
 
-    def test_are_all_that_the_seam_touches(self):
+    @pytest.mark.parametrize("module", SEAM)
+    def test_are_all_that_the_seam_touches(self, module):
         # Private attributes of a trainer, wherever the package names one.
-        private = set(re.findall(r"\btrainer\.(_\w+)", inspect.getsource(_trl)))
+        private = set(re.findall(r"\btrainer\.(_\w+)", SEAM[module]))
 
-        assert private <= {*_trl.TRL_ATTRIBUTES, *_trl.TRAINER_ATTRIBUTES, *_trl.VLLM_ATTRIBUTES}
+        assert private <= {*TRL_ATTRIBUTES, *TRAINER_ATTRIBUTES, *VLLM_ATTRIBUTES}
 
     def test_hold_what_is_saved_of_them(self, trainer):
         assert trainer._step == 1
@@ -81,9 +95,9 @@ class TestAttributes:
 
 
 class TestOverriddenMethods:
-    @pytest.mark.parametrize("name", _trl.OVERRIDDEN)
+    @pytest.mark.parametrize("name", OVERRIDDEN)
     def test_have_the_parameters_that_we_expect(self, name):
-        assert tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters) == _trl.OVERRIDDEN[name]
+        assert tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters) == OVERRIDDEN[name]
         assert getattr(SpiralTrainer, name) is not getattr(GRPOTrainer, name)
 
     def test_are_all_listed(self):
@@ -97,12 +111,12 @@ class TestOverriddenMethods:
             for owner in (SpiralTrainer, AdvantageMixin, AlgorithmMixin)
         }
 
-        assert ours[SpiralTrainer] | ours[AdvantageMixin] == set(_trl.OVERRIDDEN)
-        assert ours[AlgorithmMixin] == set(_trl.OVERRIDDEN_BY_ALGORITHMS)
+        assert ours[SpiralTrainer] | ours[AdvantageMixin] == set(OVERRIDDEN)
+        assert ours[AlgorithmMixin] == set(OVERRIDDEN_BY_ALGORITHMS)
 
-    @pytest.mark.parametrize("name", _trl.OVERRIDDEN_BY_ALGORITHMS)
+    @pytest.mark.parametrize("name", OVERRIDDEN_BY_ALGORITHMS)
     def test_of_algorithms_have_the_parameters_that_we_expect(self, name):
-        expected = _trl.OVERRIDDEN_BY_ALGORITHMS[name]
+        expected = OVERRIDDEN_BY_ALGORITHMS[name]
 
         assert tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters) == expected
 
@@ -162,7 +176,7 @@ class TestVLLMGeneration:
         assert "self.vllm_generation = VLLMGeneration(" in GRPO
         assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
         with _trl.own_vllm_generation({}, patience=1.0):
-            assert grpo_trainer.VLLMGeneration.func is _trl.SpiralVLLMGeneration
+            assert grpo_trainer.VLLMGeneration.func is SpiralVLLMGeneration
         assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
 
     def test_makes_its_engine_by_keywords_under_the_name_that_is_replaced(self):
@@ -190,4 +204,4 @@ class TestVLLMGeneration:
 
         for line in ('self.llm.wake_up(tags=["kv_cache"])', "self.llm.sleep(level=2)"):
             assert line in source
-            assert line.replace("self.", "generation.") in inspect.getsource(_trl)
+            assert line.replace("self.", "generation.") in inspect.getsource(vllm_engines)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from training_runs import config, lora
 
-from trl_spiral import _trl
+from trl_spiral._trl.vllm_generation import SpiralVLLMGeneration
 from trl_spiral.checks import check_vllm, colocate_kwargs
 from trl_spiral.engines import vllm_lora
 from trl_spiral.engines.vllm_lora import (
@@ -99,7 +99,7 @@ class TestGeneration:
         return SimpleNamespace(model=make(), _dist=dist, enable_sleep_mode=False)
 
     def test_is_refused_where_weights_are_thrown_away_or_sharded(self, generation):
-        check = _trl.SpiralVLLMGeneration._check_adapters
+        check = SpiralVLLMGeneration._check_adapters
         check(generation)
         generation.enable_sleep_mode = True
         with pytest.raises(ValueError, match="`vllm_enable_sleep_mode` throws away the weights"):
@@ -254,14 +254,14 @@ class TestRanks:
                 else:
                     objects[:] = told
 
-            monkeypatch.setattr(_trl, "broadcast_object_list", broadcast)
+            monkeypatch.setattr("trl_spiral._trl.vllm_generation.broadcast_object_list", broadcast)
             generation = SimpleNamespace(
                 accelerator=SimpleNamespace(is_main_process=is_main_process),
                 policy_adapter=tmp_path,
                 _find_boot_id=lambda: "1",
                 server_base_url="http://nowhere",
             )
-            return _trl.SpiralVLLMGeneration.serve(generation, {})
+            return SpiralVLLMGeneration.serve(generation, {})
 
         serve.sent = sent
         return serve
@@ -270,7 +270,7 @@ class TestRanks:
         def refuse(base_url, folders):
             raise RuntimeError("The server has no room.")
 
-        monkeypatch.setattr(_trl, "load_into_server", refuse)
+        monkeypatch.setattr("trl_spiral._trl.vllm_generation.load_into_server", refuse)
         with pytest.raises(RuntimeError, match=r"^The server has no room\.$"):
             serve(is_main_process=True)
         (told,) = serve.sent
@@ -278,7 +278,9 @@ class TestRanks:
             serve(is_main_process=False, told=told)
 
     def test_go_on_with_what_it_found(self, serve, monkeypatch):
-        monkeypatch.setattr(_trl, "load_into_server", lambda base_url, folders: {"policy": "name"})
+        monkeypatch.setattr(
+            "trl_spiral._trl.vllm_generation.load_into_server", lambda base_url, folders: {"policy": "name"}
+        )
         first = serve(is_main_process=True)
 
         assert serve(is_main_process=False, told=serve.sent[0]) == first == {"policy": "name"}

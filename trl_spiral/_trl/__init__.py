@@ -1,0 +1,38 @@
+"""
+Everything of TRL and transformers that is private or experimental, touched in this package alone.
+
+`names.py` lists the names, which a test compares with what is installed. `engines.py` opens a trainer's engine, over its own
+model (`transformers_engines.py`) or its vLLM (`vllm_engines.py`, `vllm_generation.py`), by what `settings.py` reads.
+`state.py`, `sampler.py` and `temperature.py` reach into training itself.
+"""
+
+from __future__ import annotations
+
+from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_engine, restore_weights
+from trl_spiral._trl.sampler import EpochSampler
+from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, sampling_of, tokenizer_of
+from trl_spiral._trl.state import cycle_state, log_columns, replace_log, restore_cycle
+from trl_spiral._trl.temperature import set_temperature, temperature_cells
+from trl_spiral._trl.vllm_engines import WHOLE_WEIGHTS_BEHIND_A_SERVER
+from trl_spiral._trl.vllm_generation import own_vllm_generation
+
+
+__all__ = [
+    "EpochSampler",
+    "MOST_IN_FLIGHT",
+    "WHOLE_WEIGHTS_BEHIND_A_SERVER",
+    "appending_chat_template",
+    "cycle_state",
+    "is_first_to_play",
+    "log_columns",
+    "open_engine",
+    "own_vllm_generation",
+    "ranks_per_engine",
+    "replace_log",
+    "restore_cycle",
+    "restore_weights",
+    "sampling_of",
+    "set_temperature",
+    "temperature_cells",
+    "tokenizer_of",
+]

@@ -1,0 +1,67 @@
+"""
+Names of TRL's and transformers' that are private, or that we rely on beyond what is documented.
+
+`tests/test_trl_seams.py` compares them with what is installed, so that a new release fails one clear test
+rather than a run.
+"""
+
+from __future__ import annotations
+
+
+TRL_ATTRIBUTES = (
+    "_step",
+    "_buffered_inputs",
+    "_metrics",
+    "_logs",
+    "generation_config",
+    "generation_kwargs",
+    "_tokenizer",
+    "entropy_coef",
+    "_last_world_entropy",
+    "eos_token_ids",
+    "use_transformers_continuous_batching",
+    "rollout_func",
+    "max_completion_length",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "ref_model",
+    "reward_weights",
+    "num_generations",
+    "log_completions",
+)
+"""Attributes of `GRPOTrainer` that are read or restored."""
+
+VLLM_ATTRIBUTES = ("vllm_generation", "_last_loaded_step")
+"""The same, where vLLM generates."""
+
+VLLM_GENERATION_ATTRIBUTES = ("mode", "llm", "vllm_client", "enable_sleep_mode", "_llm_weights_sleeping", "_dist")
+"""Attributes of TRL's `VLLMGeneration` that are read or set."""
+
+TRAINER_ATTRIBUTES = ("_tr_loss", "_globalstep_last_logged", "_total_loss_scalar")
+"""Attributes of `transformers.Trainer` that are restored: the loss that has not been logged yet."""
+
+OVERRIDDEN = {
+    "_generate_and_score_completions": ("self", "inputs"),
+    "_save_checkpoint": ("self", "model", "trial"),
+    "_compute_loss": ("self", "model", "inputs"),
+    "_get_per_token_logps_and_entropies": (
+        *("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
+        *("compute_entropy", "compute_aux_loss", "pixel_values", "image_grid_thw", "num_images"),
+        *("pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes", "token_type_ids"),
+        *("mm_token_type_ids", "image_position_ids"),
+    ),
+    "_save_rng_state": ("self", "output_dir"),
+    "_load_rng_state": ("self", "checkpoint"),
+    "log": ("self", "logs", "start_time"),
+    "create_model_card": ("self", "model_name", "dataset_name", "tags"),
+}
+"""Methods that `SpiralTrainer` overrides, with their parameters."""
+
+OVERRIDDEN_BY_ALGORITHMS = {
+    "_get_train_sampler": ("self", "dataset"),
+    "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
+}
+"""Methods that `AlgorithmMixin` overrides beyond those of `AdvantageMixin`, which `SpiralTrainer` shares."""

@@ -1,0 +1,73 @@
+"""What a trainer of TRL's holds in mid-run: its place in the generation cycle, and its table of completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+
+def cycle_state(trainer: GRPOTrainer) -> dict[str, Any]:
+    """Where the trainer is in its generation cycle and logging window, which no checkpoint of TRL's own holds."""
+    logs = trainer._logs
+    return {
+        "step": trainer._step,
+        "buffered_inputs": trainer._buffered_inputs,
+        "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
+        "logs": {
+            **{name: list(logs[name]) for name in ("prompt", "completion", "advantages")},
+            "rewards": {name: list(values) for name, values in logs["rewards"].items()},
+            "extra": {name: list(values) for name, values in logs["extra"].items()},
+        },
+        "loss": trainer._tr_loss.item(),
+        "last_logged": trainer._globalstep_last_logged,
+        "total_loss": trainer._total_loss_scalar,
+        # TRL writes these after the checkpoint is whole, and takes a file that is missing for a new start.
+        "entropy": [trainer.entropy_coef, trainer._last_world_entropy],
+    }
+
+
+def restore_cycle(trainer: GRPOTrainer, state: dict[str, Any]) -> None:
+    """Puts back what `cycle_state` gave."""
+    device = trainer.accelerator.device
+    trainer._step = state["step"]
+    buffered = state["buffered_inputs"]
+    if buffered is not None:
+        buffered = [
+            {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
+            for batch in buffered
+        ]
+    trainer._buffered_inputs = buffered
+    trainer._metrics["train"].clear()
+    trainer._metrics["train"].update({name: list(values) for name, values in state["metrics"].items()})
+    for name in ("prompt", "completion", "advantages"):
+        trainer._logs[name].clear()
+        trainer._logs[name].extend(state["logs"][name])
+    for group in ("rewards", "extra"):
+        trainer._logs[group].clear()
+        for name, values in state["logs"][group].items():
+            trainer._logs[group][name].extend(values)
+    trainer._tr_loss.fill_(state["loss"])
+    trainer._globalstep_last_logged = state["last_logged"]
+    trainer._total_loss_scalar = state["total_loss"]
+    trainer.entropy_coef, trainer._last_world_entropy = state["entropy"]
+
+
+def log_columns(trainer: GRPOTrainer) -> dict[str, Any]:
+    """The columns of TRL's completions table by name, each of which holds the latest batch of all ranks."""
+    logs = trainer._logs
+    columns = {name: logs[name] for name in ("prompt", "completion", "advantages")}
+    columns |= {f"rewards/{name}": values for name, values in logs["rewards"].items()}
+    return columns | {f"extra/{name}": values for name, values in logs["extra"].items()}
+
+
+def replace_log(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:
+    """Replaces the newest entries of a column of TRL's completions table, one per row of the latest batch."""
+    entries = trainer._logs[column]
+    for _ in range(min(len(values), len(entries))):
+        entries.pop()
+    entries.extend(values)
