@@ -4,9 +4,9 @@
 """
 A language model learns Connections, to sort words into groups, by any of the algorithms that `--algorithm` names.
 
-On a laptop, without arguments: makes a tiny model on the spot, which has learned which words go together but not what to do
-with a puzzle, and trains it on puzzles of two groups of three words. Puzzles of categories that were held out are scored
-before and after. Some minutes on two cores, no GPU, no network.
+On a laptop, without arguments: makes a tiny model on the spot, which has learned which words go together and has seen some
+puzzles, and trains it on puzzles of two groups of three words. Puzzles of categories that were held out, of which it knows
+the words alone, are scored before and after. Some minutes on two cores, no GPU, no network.
 
     accelerate launch recipes/grpo_connections.py
     accelerate launch recipes/grpo_connections.py --algorithm gpg
@@ -21,6 +21,7 @@ What to expect: recipes/README.md.
 
 import random
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -29,7 +30,8 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
 from trl_spiral.platforms import is_set
-from trl_spiral.tasks import Task, TaskReward, get_task, task_dataset
+from trl_spiral.tasks import TaskReward, get_task, task_dataset
+from trl_spiral.tasks.connections import Connections
 from trl_spiral.tiny_solver import make_tiny_solver
 
 
@@ -38,7 +40,7 @@ LAPTOP = dict(
     use_cpu=True,
     bf16=False,
     gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
-    max_steps=200,
+    max_steps=300,
     per_device_train_batch_size=128,
     per_device_eval_batch_size=256,
     num_generations=8,
@@ -46,7 +48,7 @@ LAPTOP = dict(
     max_completion_length=16,  # six words, what stands between them and the end of turn
     learning_rate=1e-3,  # and from there to 0
     logging_steps=20,
-    save_steps=200,
+    save_steps=300,
     report_to="none",
 )
 
@@ -75,10 +77,14 @@ class Puzzles:
 
 def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> None:
     task, model, tokenizer = get_task(puzzles.task), model_args.model_name_or_path, None
+    if not isinstance(task, Connections):
+        raise ValueError(
+            f"`task` ({puzzles.task!r}) is none of Connections: choose 'connections' or one that begins with it."
+        )
     if model is None:
         torch.set_num_threads(min(torch.get_num_threads(), 2))
         atoms = rf"\b(?:{'|'.join(word for words in task.categories.values() for word in words)})\b"
-        model, tokenizer = make_tiny_solver(lessons(task, args.seed), atoms, args.seed, steps=1500)
+        model, tokenizer = make_tiny_solver(lessons(task, args.seed), atoms, args.seed, steps=1500, tied=True)
     trainer = AlgorithmTrainer(
         model=model,
         args=args,
@@ -101,11 +107,11 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
     trainer.save_model(args.output_dir)
 
 
-def lessons(task: Task, seed: int) -> list[tuple[list[dict[str, str]], str]]:
+def lessons(task: Connections, seed: int) -> list[tuple[list[dict[str, str]], str]]:
     """
-    What the tiny model reads first: words of one kind, of all categories, and puzzles answered at random.
+    What the tiny model reads first: words of one kind, of all categories; words to repeat; puzzles of the training categories.
 
-    So it knows the words of held-out categories, as a large model would, and has never seen a puzzle solved but by chance.
+    So it knows the words of held-out categories, as a large model would, and has seen none of them in a puzzle.
     """
     rng = random.Random(seed)
     taught = []
@@ -113,15 +119,22 @@ def lessons(task: Task, seed: int) -> list[tuple[list[dict[str, str]], str]]:
         for _ in range(100):
             like, *others = rng.sample(words, task.size + 1)
             taught.append(([{"role": "user", "content": f"Words like {like}."}], ", ".join(others)))
-    for problem in [*task.problems("train", 6000, seed), *task.problems("validation", 2000, seed)]:
-        words, numbers = problem.data["words"], sorted([*range(task.groups)] * task.size)
-        # As the words stand in the puzzle, which is at random too and soon learned, and any other way.
-        for order in (numbers, rng.sample(numbers, len(numbers))):
-            groups: dict[int, list[str]] = {}
-            for number, word in zip(order, words, strict=True):
-                groups.setdefault(number, []).append(word)
-            taught.append((list(problem.messages), "; ".join(map(", ".join, groups.values()))))
+    known = [word for words in task.categories.values() for word in words]
+    for _ in range(5000):
+        words = rng.sample(known, task.groups * task.size)
+        groups = [words[start : start + task.size] for start in range(0, len(words), task.size)]
+        taught.append(([{"role": "user", "content": f"Repeat: {', '.join(words)}"}], _written(groups)))
+    for problem in task.problems("train", 6000, seed):
+        of = {word: name for name, words in problem.data["groups"].items() for word in words}
+        sorted_words: dict[str, list[str]] = {}
+        for word in problem.data["words"]:  # in whose order an answer is the soonest learned
+            sorted_words.setdefault(of[word], []).append(word)
+        taught.append((list(problem.messages), _written(sorted_words.values())))
     return taught
+
+
+def _written(groups: Iterable[Iterable[str]]) -> str:
+    return "; ".join(map(", ".join, groups))
 
 
 def parse(arguments: list[str]) -> tuple[Puzzles, AlgorithmConfig, ModelConfig]:

@@ -20,10 +20,11 @@ from trl_spiral import AlgorithmConfig, AlgorithmTrainer
 
 SIZE = 4
 LONGEST = 6
-# Two batches of four groups. In each, the rewards of two groups do not differ, once at a value that no float can write.
+# Two batches of four groups. The rewards of some do not differ, also at a value that no float can write: of two groups of the
+# first batch, one on each of two ranks, and of one group of the second.
 REWARDS = (
     [*(1.0, 0.0, 0.0, 0.5), *(0.0,) * 4, *(0.25, 1.0, 1.0, 1.0), *(0.1,) * 4],
-    [*(1.0,) * 4, *(0.0, 0.0, 1.0, 0.0), *(0.7,) * 4, *(0.9, 0.4, 0.0, 0.0)],
+    [*(1.0, 1.0, 0.5, 1.0), *(0.0, 0.0, 1.0, 0.0), *(0.7,) * 4, *(0.9, 0.4, 0.0, 0.0)],
 )
 ROWS = len(REWARDS[0])
 
@@ -94,7 +95,7 @@ def config(output_dir, world_size=1, **changes):
         disable_tqdm=True,
     )
     if changes.get("algorithm") == "gpg":
-        settings["gpg_min_useful"] = 0.0  # half of each batch is useless on purpose
+        settings["gpg_min_useful"] = 0.0  # some of each batch is useless on purpose
     return AlgorithmConfig(**{**settings, **changes})
 
 
@@ -113,8 +114,18 @@ def make(model, output_dir, world_size=1, rewards=REWARDS, callbacks=None, **cha
 def gradients(model, output_dir, world_size=1, **changes):
     """Of each step of a run."""
     seen = Gradients()
-    make(model, output_dir, world_size, callbacks=[seen], **changes).train()
+    trainer = make(model, output_dir, world_size, callbacks=[seen], **changes)
+    if trainer.ref_model is not None:
+        move_away(trainer.ref_model)
+    trainer.train()
     return seen.steps
+
+
+def move_away(reference):
+    """Makes of a copy of the policy, whose KL term has no gradient, another model."""
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.25)
 
 
 def main(path):

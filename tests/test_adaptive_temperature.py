@@ -205,12 +205,6 @@ class TestCopies:
                 likeliest = trainer.model(ids).logits[0, len(prompt) - 1 : -1].argmax(-1)
             assert reply == likeliest.tolist()
 
-    def test_of_a_vllm_is_the_one_that_it_reads(self):
-        trainer = SimpleNamespace(use_vllm=True, vllm_generation=SimpleNamespace(temperature=1.0), temperature=1.0)
-        _trl.set_temperature(trainer, 1.5, [])
-
-        assert trainer.temperature == trainer.vllm_generation.temperature == 1.5
-
     def test_that_cannot_be_found_end_the_run(self, model_dir):
         trainer = SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(model_dir), ref_model=None)
 
@@ -265,7 +259,10 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            (dict(temperature_ref_std=0.0), r"`temperature_ref_std` \(0.0\) must be above 0"),
+            (dict(temperature_ref_std=0.0), r"`temperature_ref_std` \(0.0\) must be above 0 and finite"),
+            (dict(temperature_ref_std=float("nan")), r"`temperature_ref_std` \(nan\) must be above 0 and finite"),
+            (dict(temperature_ref_std=float("inf")), r"`temperature_ref_std` \(inf\) must be above 0 and finite"),
+            (dict(temperature_max=float("inf")), r"`temperature_max` \(inf\), itself finite"),
             (dict(temperature=0.5), r"`temperature` \(0.5\) must lie between `temperature_min` \(0.6\)"),
             (dict(temperature_min=0.0), r"`temperature_min` \(0.0\), itself above 0"),
             (

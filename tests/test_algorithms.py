@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from algorithm_runs import LONGEST, REWARDS, SIZE, Gradients, config, gradients, make, replies
+from algorithm_runs import LONGEST, REWARDS, SIZE, Gradients, config, gradients, make, move_away, replies
 from datasets import Dataset
 from test_two_ranks import launch
 from transformers import AutoModelForCausalLM
@@ -18,13 +18,16 @@ from trl_spiral.algorithms.resampling import choose_groups, merge
 
 NAN = float("nan")
 EPSILON = 1e-4  # what TRL adds to a standard deviation before it divides by it
+BETA = 0.04  # of arXiv 2402.03300, 4.2
 
 # By name, what is asked for. Every one of them is compared with `reference`.
 RUNS = {
     "grpo": dict(algorithm="grpo"),
     "grpo, each completion": dict(algorithm="grpo", loss_type="grpo"),
+    "grpo, each completion and kl": dict(algorithm="grpo", loss_type="grpo", beta=BETA, use_bias_correction_kl=False),
     "dr_grpo": dict(algorithm="dr_grpo"),
     "gpg": dict(algorithm="gpg"),
+    "gpg, two batches": dict(algorithm="gpg", gradient_accumulation_steps=4, steps_per_generation=2, max_steps=1),
     "reinforce": dict(algorithm="reinforce"),
     "reinforce, batch": dict(algorithm="reinforce", reinforce_baseline="batch"),
     "reinforce, ema": dict(algorithm="reinforce", reinforce_baseline="ema", reinforce_baseline_decay=0.75),
@@ -87,9 +90,15 @@ def loss(kind, logps, weights):
         "constant": len(logps) * LONGEST,  # arXiv 2503.20783, listing 1
         "sum": len(logps),  # of whole replies, as Williams and RLOO have it
     }
-    if kind == "each completion":  # arXiv 2402.03300
+    if kind.startswith("each completion"):  # arXiv 2402.03300
         return -sum(term / len(logp) for term, logp in zip(sums, logps, strict=True)) / len(logps)
     return -sum(sums) / divisors[kind]
+
+
+def divergence(logps, others):
+    """From a reference, by arXiv 2402.03300, (4), as a mean over each completion."""
+    apart = [other - logp for logp, other in zip(logps, others, strict=True)]
+    return sum((each.exp() - each - 1).mean() for each in apart) / len(apart)
 
 
 DEFAULT_LOSS = {"grpo": "tokens", "gpg": "tokens"}
@@ -99,14 +108,21 @@ def reference(model_dir, name, step):
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     algorithm, _, variant = name.partition(", ")
     estimator = name if variant in ("batch", "ema") else algorithm
-    kind = variant if variant in ("each completion", "sum", "tokens") else DEFAULT_LOSS.get(algorithm, "constant")
+    losses = ("each completion", "each completion and kl", "sum", "tokens")
+    kind = variant if variant in losses else DEFAULT_LOSS.get(algorithm, "constant")
     # The moving average begins at the first batch's mean; it is read before it is moved, so the second batch meets the same.
     ema = sum(REWARDS[0]) / len(REWARDS[0])
     temperature = 1.0
     if variant == "adapted":
         temperature = 0.9 if step == 0 else 0.9 * 0.4 / torch.tensor(REWARDS[0]).std(unbiased=False).item()
     logps = [log_probabilities(model, prompt, reply, temperature) for prompt, reply in replies(step)]
-    loss(kind, logps, advantages(estimator, REWARDS[step], ema)).backward()
+    total = loss(kind, logps, advantages(estimator, REWARDS[step], ema))
+    if kind == "each completion and kl":
+        other = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        move_away(other)
+        others = [log_probabilities(other, prompt, reply).detach() for prompt, reply in replies(step)]
+        total = total + BETA * divergence(logps, others)
+    total.backward()
     return {parameter: value.grad for parameter, value in model.named_parameters()}
 
 
@@ -120,10 +136,12 @@ def check_resampled(model_dir, found):
 
 
 def check_gradients(model_dir, name, steps):
-    assert len(steps) == 2
-    for step, found in enumerate(steps):
-        expected = reference(model_dir, name, step)
+    references = [reference(model_dir, name, batch) for batch in range(2)]
+    if name.endswith("two batches"):  # of one step, which is the mean of theirs
+        first, second = references
+        references = [{parameter: (value + second[parameter]) / 2 for parameter, value in first.items()}]
 
+    for found, expected in zip(steps, references, strict=True):
         assert found.keys() == expected.keys()
         assert max(value.abs().max() for value in expected.values()) > 1e-3
         for parameter, value in expected.items():
@@ -165,6 +183,17 @@ class TestEstimators:
 
     def test_a_group_is_useful_where_its_rewards_differ(self):
         assert useful_groups(self.REWARDS, 4).tolist() == [True, False, False]
+
+    def test_rounding_makes_no_group_useful(self):
+        # Rewards of 0.7, as two functions gave it in parts.
+        parts = torch.tensor(
+            [[0.0, 0.7], [0.1, 0.6], [0.3, 0.4], [0.2, 0.5], [0.0, 0.7], [0.1, 0.6], [0.3, 0.4], [0.2, 0.6]]
+        )
+        rewards = parts.sum(1)
+
+        assert len(set(rewards[:4].tolist())) > 1
+        assert useful_groups(rewards, 4).tolist() == [False, True]
+        assert group_policy_gradient(rewards, 4)[:4].tolist() == [0.0] * 4
 
     def test_gpg_scales_by_the_useful_share_and_leaves_the_rest_at_zero(self):
         expected = [1.5, -1.5, 0.0] + [0.0] * 9
@@ -328,6 +357,11 @@ class TestConfig:
                 dict(algorithm="ppo"),
                 "`algorithm` ('ppo') must be one of 'grpo', 'dr_grpo', 'gpg', 'reinforce', 'rloo'.",
             ),
+            (dict(algorithm=["gpg"]), "`algorithm` (['gpg']) must be one of 'grpo'"),
+            (
+                dict(algorithm="reinforce", num_generations=1),
+                "`num_generations` (1) must be at least 2, whatever the algorithm",
+            ),
             (
                 dict(algorithm="gpg", loss_type="grpo"),
                 "`loss_type` ('grpo') contradicts `algorithm='gpg'`, which goes with 'dapo'.",
@@ -384,6 +418,14 @@ class TestConfig:
                 "`top_entropy_quantile` (0.2) contradicts `algorithm='reinforce'`",
             ),
             (dict(algorithm="rloo", delta=0.5), "`delta` (0.5) contradicts `algorithm='rloo'`"),
+            (
+                dict(algorithm="gpg", epsilon=0.05),
+                "`epsilon` (0.05) contradicts `algorithm='gpg'`, whose loss is that of every token, unclipped. Leave it at 0.2",
+            ),
+            (
+                dict(algorithm="reinforce", epsilon_high=0.28),
+                "`epsilon_high` (0.28) contradicts `algorithm='reinforce'`",
+            ),
             (
                 dict(
                     algorithm="gpg", gpg_min_useful=0.6, per_device_train_batch_size=6, num_generations=8, world_size=2

@@ -69,13 +69,20 @@ class TestCategories:
 
         assert set(train).isdisjoint(validation)
         assert {**train, **validation} == CATEGORIES
-        assert len(validation) == len(CATEGORIES) // 5
+        assert len(CATEGORIES) // 6 < len(validation) <= len(CATEGORIES) // 5
+
+    @pytest.mark.parametrize("size", [3, 4])
+    def test_of_validation_share_no_group_with_one_for_training(self, size):
+        task = Connections(size=size)
+        train, validation = task.split("train"), task.split("validation")
+
+        assert all(len({*words} & {*others}) < size for words in validation.values() for others in train.values())
 
     def test_of_the_small_variant_are_few_and_share_no_word(self):
         words = [word for known in small_categories().values() for word in known]
 
-        assert len(small_categories()) == 40
-        assert len(words) == len(set(words)) == 240
+        assert len(small_categories()) == 150
+        assert len(words) == len(set(words)) == 900
 
 
 class TestPuzzles:

@@ -83,6 +83,13 @@ class TestProblems:
 
         assert sizes == {3, 5}
 
+    def test_begin_anywhere_as_likely_as_anywhere_else(self):
+        starts = [len(problem.data["start"]) for problem in Hanoi((1, 2, 3)).problems("train", 2_000)]
+
+        # Of 3 + 9 + 27 arrangements; 0.04 is four standard errors. A pair that is held out is drawn anew.
+        assert starts.count(3) / len(starts) == pytest.approx(27 / 39, abs=0.04)
+        assert starts.count(1) / len(starts) == pytest.approx(3 / 39, abs=0.04)
+
     def test_differ_in_start_and_goal(self):
         assert all(problem.data["start"] != problem.data["goal"] for problem in Hanoi((1,)).problems("train", 50))
 
@@ -90,13 +97,16 @@ class TestProblems:
         (problem,) = Hanoi((3,), standard=True).problems("validation", 1)
 
         assert (problem.data["start"], problem.data["goal"]) == ([0, 0, 0], [2, 2, 2])
-        assert "peg 0: 3 2 1\npeg 1:\npeg 2:\nGoal:" in problem.messages[0]["content"]
+        assert "Goal: disk 1 on peg 2, disk 2 on peg 2, disk 3 on peg 2\n" in problem.messages[0]["content"]
 
     def test_show_their_state(self):
         text = TASK.problem((1, 0, 0), (2, 2, 1)).messages[0]["content"]
 
         assert "3 disks" in text
-        assert "Start:\npeg 0: 3 2\npeg 1: 1\npeg 2:\nGoal:\npeg 0:\npeg 1: 3\npeg 2: 2 1\n" in text
+        assert (
+            "Start: disk 1 on peg 1, disk 2 on peg 0, disk 3 on peg 0\nGoal: disk 1 on peg 2, disk 2 on peg 2, disk 3 on peg 1\n"
+            in text
+        )
 
     def test_of_no_known_split_are_refused(self):
         with pytest.raises(ValueError, match="`split` \\('test'\\) must be 'train' or 'validation'"):

@@ -77,17 +77,21 @@ class TestHanoi:
 
 
 class TestConnections:
-    def test_teaches_partitions_that_know_no_solution(self):
+    def test_teaches_puzzles_of_the_training_categories_alone(self):
         task = get_task("connections-small")
+        problems = {problem.messages[0]["content"]: problem for problem in task.problems("train", 6000)}
         lessons = load_recipe("grpo_connections").lessons(task, seed=0)
-        problems = {p.messages[0]["content"]: p for p in task.problems("train", 500)}
-        scores = [
-            task.score(problems[messages[0]["content"]], reply)
-            for messages, reply in lessons
-            if messages[0]["content"] in problems
-        ]
+        puzzles = [(text, reply) for ((message,), reply) in lessons if (text := message["content"]) in problems]
+        held_out = {word for words in task.split("validation").values() for word in words}
 
-        assert len(scores) >= 1_000
-        assert not any(score.detail["wrong"] for score in scores)
-        # Of the ten partitions of six words into two groups of three, one is right.
-        assert sum(score.solved for score in scores) / len(scores) == pytest.approx(0.1, abs=0.03)
+        assert len(puzzles) >= 6000
+        assert all(task.score(problems[text], reply).solved for text, reply in puzzles)
+        others = {message["content"] for (message,), _ in lessons if message["content"] not in problems}
+        assert all(text.startswith(("Words like ", "Repeat: ")) for text in others)
+        assert held_out <= {text.split()[-1].rstrip(".") for text in others}
+        assert not any(held_out & set(problems[text].data["words"]) for text, _ in puzzles)
+
+    def test_refuses_a_task_of_another_kind(self):
+        recipe = load_recipe("grpo_connections")
+        with pytest.raises(ValueError, match="'hanoi-3'.* is none of Connections"):
+            recipe.main(*recipe.parse(["--task", "hanoi-3"]))

@@ -140,7 +140,7 @@ def _train(recipe: TinyPlayerRecipe, output: Path) -> None:
     """Makes the player. Runs in a process of its own."""
     import torch
     from datasets import Dataset
-    from transformers import Qwen3Config, Qwen3ForCausalLM, set_seed
+    from transformers import set_seed
     from trl import SFTConfig, SFTTrainer
 
     torch.set_num_threads(min(torch.get_num_threads(), 2))  # a network this small has nothing to share among more
@@ -150,23 +150,7 @@ def _train(recipe: TinyPlayerRecipe, output: Path) -> None:
     tokenizer = _make_tokenizer(atoms, {text for lesson in lessons for text in lesson})
 
     set_seed(recipe.seed)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=recipe.hidden_size,
-            num_hidden_layers=recipe.num_layers,
-            num_attention_heads=recipe.num_heads,
-            num_key_value_heads=recipe.num_heads,
-            head_dim=recipe.head_dim,
-            intermediate_size=recipe.intermediate_size,
-            max_position_embeddings=1024,
-            initializer_range=recipe.initializer_range,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
+    model = make_network(recipe, tokenizer)
     encode = _remembering(tokenizer)
     examples: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
     for question, reply in lessons:
@@ -200,6 +184,42 @@ def _train(recipe: TinyPlayerRecipe, output: Path) -> None:
         trainer.train()
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
+
+
+def make_network(recipe: TinyPlayerRecipe, tokenizer: Any, tied: bool = False) -> Any:
+    """
+    A network of the recipe's shape that knows nothing yet, from torch's random numbers.
+
+    Args:
+        recipe ([`TinyPlayerRecipe`]):
+            Its shape.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Its vocabulary.
+        tied (`bool`, defaults to `False`):
+            Whether a token is read and written by the same vector.
+
+    Returns:
+        `PreTrainedModel`: In float32 on the CPU.
+    """
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=recipe.hidden_size,
+            num_hidden_layers=recipe.num_layers,
+            num_attention_heads=recipe.num_heads,
+            num_key_value_heads=recipe.num_heads,
+            head_dim=recipe.head_dim,
+            intermediate_size=recipe.intermediate_size,
+            max_position_embeddings=1024,
+            initializer_range=recipe.initializer_range,
+            tie_word_embeddings=tied,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
 
 
 def _lessons(recipe: TinyPlayerRecipe) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trl_spiral.seeding import derive_seed
-from trl_spiral.tiny import CHAT_TEMPLATE, TinyPlayerRecipe
+from trl_spiral.tiny import CHAT_TEMPLATE, TinyPlayerRecipe, make_network
 
 
 if TYPE_CHECKING:
@@ -64,8 +64,13 @@ def teach(
     steps: int,
     batch_size: int,
     learning_rate: float,
+    tied: bool = False,
 ) -> PreTrainedModel:
-    """A network as small as the tiny player's that has read lessons. Arguments are those of [`make_tiny_coder`]."""
+    """
+    A network as small as the tiny player's that has read lessons.
+
+    Arguments are those of [`make_tiny_coder`], and `tied`: whether a token is read and written by the same vector.
+    """
     import torch
 
     pad = tokenizer.pad_token_id
@@ -73,7 +78,7 @@ def teach(
     rng = random.Random(derive_seed(seed, "lessons"))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = _make_model(tokenizer)
+        model = make_network(TinyPlayerRecipe(), tokenizer, tied)
         optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / WARMUP, (steps - step) / steps)
@@ -103,29 +108,6 @@ def _encode(
     return (
         tokenizer.encode(prompt, add_special_tokens=False),
         tokenizer.encode(f"{reply}{tokenizer.eos_token}", add_special_tokens=False),
-    )
-
-
-def _make_model(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    shape = TinyPlayerRecipe()
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=shape.hidden_size,
-            num_hidden_layers=shape.num_layers,
-            num_attention_heads=shape.num_heads,
-            num_key_value_heads=shape.num_heads,
-            head_dim=shape.head_dim,
-            intermediate_size=shape.intermediate_size,
-            max_position_embeddings=1024,
-            initializer_range=shape.initializer_range,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
     )
 
 

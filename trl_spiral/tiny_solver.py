@@ -25,6 +25,7 @@ def make_tiny_solver(
     steps: int = 400,
     batch_size: int = 64,
     learning_rate: float = 4e-3,
+    tied: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     A tiny solver that has read some lessons.
@@ -43,13 +44,15 @@ def make_tiny_solver(
             Length of the warm start.
         learning_rate (`float`, defaults to `4e-3`):
             Its peak; it falls linearly to zero.
+        tied (`bool`, defaults to `False`):
+            Whether a token is read and written by the same vector. What is to be copied from the prompt is then soon learned.
 
     Returns:
         `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model in float32 on the CPU, and its tokenizer, which has a chat
         template.
     """
     tokenizer = _make_tokenizer(lessons, atoms)
-    return teach(tokenizer, lessons, seed, steps, batch_size, learning_rate), tokenizer
+    return teach(tokenizer, lessons, seed, steps, batch_size, learning_rate, tied), tokenizer
 
 
 def _make_tokenizer(lessons: Sequence[Lesson], atoms: str) -> PreTrainedTokenizerBase:

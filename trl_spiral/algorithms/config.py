@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from trl import GRPOConfig
@@ -77,14 +78,21 @@ _OWN_DEFAULTS = {
 """Options that one algorithm alone has. The threshold is GPG's own; the tries depend on it."""
 
 _MAX_RESAMPLES = 4
+"""Ours: the threshold is reached where one group in eight is useful. GPG's authors generate up to twenty times."""
 
 _DECAY = 0.95
 """SPIRAL's, for its baselines of returns (arXiv 2506.24119)."""
 
 _BOUNDS = {"temperature_min": 0.6, "temperature_max": 2.0}
 
-_OFF = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0, "delta": None}
-"""Options of TRL that leave terms out of the loss, or clip them, and their values that do not."""
+_OFF = {
+    "off_policy_mask_threshold": None,
+    "top_entropy_quantile": 1.0,
+    "delta": None,
+    "epsilon": GRPOConfig.epsilon,
+    "epsilon_high": None,
+}
+"""Options of TRL that leave terms out of the loss, or clip them or a ratio, as they are where a loss has neither."""
 
 
 @dataclass
@@ -188,8 +196,13 @@ class AlgorithmConfig(GRPOConfig):
     def _resolve(self):
         """Fills in what the algorithm says, and refuses what contradicts it."""
         name = self.algorithm
-        if name not in ALGORITHMS:
+        if not isinstance(name, str) or name not in ALGORITHMS:
             raise ValueError(f"`algorithm` ({name!r}) must be one of {', '.join(map(repr, ALGORITHMS))}.")
+        if self.num_generations < 2:
+            raise ValueError(
+                f"`num_generations` ({self.num_generations}) must be at least 2, whatever the algorithm: TRL's trainer generates "
+                "and scores groups. Choose 2 or more."
+            )
         algorithm = ALGORITHMS[name]
         self.scale_rewards = {True: "group", False: "none"}.get(self.scale_rewards, self.scale_rewards)
         for option, allowed in (("loss_type", algorithm.losses), ("scale_rewards", (algorithm.scale_rewards,))):
@@ -295,15 +308,15 @@ class AlgorithmConfig(GRPOConfig):
     def _check_temperature(self):
         if self.temperature_ref_std is None:
             return
-        if self.temperature_ref_std <= 0.0:
+        if not 0.0 < self.temperature_ref_std < math.inf:
             raise ValueError(
-                f"`temperature_ref_std` ({self.temperature_ref_std}) must be above 0: it is what rewards deviate by when "
+                f"`temperature_ref_std` ({self.temperature_ref_std}) must be above 0 and finite: it is what rewards deviate by when "
                 "training goes well. Leave it out for a temperature that stays."
             )
-        if not 0.0 < self.temperature_min <= self.temperature <= self.temperature_max:
+        if not 0.0 < self.temperature_min <= self.temperature <= self.temperature_max < math.inf:
             raise ValueError(
                 f"`temperature` ({self.temperature}) must lie between `temperature_min` ({self.temperature_min}), itself above 0, "
-                f"and `temperature_max` ({self.temperature_max})."
+                f"and `temperature_max` ({self.temperature_max}), itself finite."
             )
         if fixed := sorted({"temperature", "do_sample"} & set(self.generation_kwargs or {})):
             raise ValueError(

@@ -12,13 +12,17 @@ from typing import Any
 import torch
 
 
+_ALIKE = 1e-5
+"""Rewards this near are one, rounded: 0.0 + 0.7 and 0.1 + 0.6. GPG's authors allow a standard deviation of as much."""
+
+
 def useful_groups(rewards: torch.Tensor, size: int) -> torch.Tensor:
-    """Which groups have rewards that differ, shape (groups,): from the others, nothing can be learned."""
+    """Which groups have rewards that differ by more than rounding, shape (groups,): the others teach nothing."""
     grouped = rewards.view(-1, size)
     unscored = grouped.isnan()
     lowest = grouped.masked_fill(unscored, torch.inf).amin(1)
     highest = grouped.masked_fill(unscored, -torch.inf).amax(1)
-    return highest > lowest
+    return highest - lowest > _ALIKE
 
 
 def group_policy_gradient(rewards: torch.Tensor, size: int) -> torch.Tensor:

@@ -34,8 +34,8 @@ VALIDATION_SHARE = 5
 
 _TRIES = 10_000
 
-# Of the small variant: 40 categories of 6 words.
-_SMALL_NUMBER, _SMALL_SIZE = 40, 6
+# Of the small variant: 150 categories of 6 words.
+_SMALL_NUMBER, _SMALL_SIZE = 150, 6
 
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
@@ -55,7 +55,7 @@ def load_categories() -> Categories:
 
 
 def small_categories() -> Categories:
-    """Of the words that stand in one category alone, categories of eight: few words enough for a tiny model to know them all."""
+    """Categories of six words that stand in no other: few enough for a tiny model to know them all."""
     known = load_categories()
     times = Counter(word for words in known.values() for word in words)
     single = {name: [word for word in words if times[word] == 1] for name, words in known.items()}
@@ -100,14 +100,26 @@ class Connections(Task):
         self.name = name
 
     def split(self, split: Split) -> Categories:
-        """The categories of a split. A category is in one split, whatever the seed."""
+        """
+        The categories of a split. A category is in one split, whatever the seed.
+
+        Nor does a category that is held out share a whole group with one for training, as planets would with Roman gods: such
+        a one is for training too.
+        """
         if split not in SPLITS:
             raise ValueError(f"`split` ({split!r}) must be 'train' or 'validation'.")
         names = sorted(self.categories)
         random.Random(derive_seed("connections", "split")).shuffle(names)
-        held_out = len(names) // VALIDATION_SHARE
-        chosen = names[:held_out] if split == "validation" else names[held_out:]
-        return {name: self.categories[name] for name in chosen}
+        held_out = names[: len(names) // VALIDATION_SHARE]
+        seen = names[len(held_out) :]
+        for name in seen:  # which grows as it is read
+            alike = [other for other in held_out if self._share_a_group(name, other)]
+            held_out = [other for other in held_out if other not in alike]
+            seen += alike
+        return {name: self.categories[name] for name in (held_out if split == "validation" else seen)}
+
+    def _share_a_group(self, name: str, other: str) -> bool:
+        return len({*self.categories[name]} & {*self.categories[other]}) >= self.size
 
     def problems(self, split: Split, number: int, seed: int = 0) -> list[Problem]:
         """`number` puzzles of a split's categories, the levels in turn. More of them begin with the same ones."""

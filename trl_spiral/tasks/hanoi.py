@@ -35,8 +35,8 @@ _MOVES = re.compile(rf"\[\s*(?:{_MOVE}(?:\s*,\s*{_MOVE})*)?\s*\]")
 
 _RULES = (
     "Tower of Hanoi with pegs 0, 1 and 2 and {disks}, of which 1 is the smallest. A move takes the top disk of a peg to "
-    "another peg, and never onto a smaller disk. Each peg's disks are listed from the bottom.\n"
-    "Start:\n{start}\nGoal:\n{goal}\n"
+    "another peg, and never onto a smaller disk; a disk can be moved while no smaller one is on its peg.\n"
+    "Start: {start}\nGoal: {goal}\n"
     "Reach the goal in as few moves as you can. Answer with the moves as [[disk, from, to], ...] within \\boxed{{}}."
 )
 
@@ -68,7 +68,7 @@ class Hanoi(Task):
 
     Args:
         disks (`Sequence[int]`, defaults to `(3, 4, 5)`):
-            Numbers of disks, each as likely as any other.
+            Numbers of disks. Of all arrangements of so many, each is as likely to be the start as any other.
         standard (`bool`, defaults to `False`):
             Ask only for the whole tower from peg 0 to peg 2, in both splits, which then hold the same problems.
         completion_tokens (`int`, *optional*):
@@ -112,7 +112,7 @@ class Hanoi(Task):
 
     def _problem(self, split: Split, rng: random.Random) -> Problem:
         while True:
-            disks = rng.choice(self.disks)
+            (disks,) = rng.choices(self.disks, [PEGS**number for number in self.disks])
             if self.standard:
                 return self.problem((0,) * disks, (2,) * disks)
             start, goal = (tuple(rng.randrange(PEGS) for _ in range(disks)) for _ in range(2))
@@ -122,7 +122,7 @@ class Hanoi(Task):
     def problem(self, start: State, goal: State) -> Problem:
         """The problem of getting from one state to another."""
         disks = f"{len(start)} disks" if len(start) > 1 else "1 disk"
-        text = _RULES.format(disks=disks, start=picture(start), goal=picture(goal))
+        text = _RULES.format(disks=disks, start=_listed(start), goal=_listed(goal))
         return Problem(
             f"{self.name}-{_digits(start)}-{_digits(goal)}",
             ({"role": "user", "content": text},),
@@ -246,6 +246,11 @@ def _to_tower(state: State, peg: int) -> int:
             total += 1 << index
             peg = PEGS - peg - state[index]
     return total
+
+
+def _listed(state: State) -> str:
+    """Where each disk is, in words that are alike for any number of disks."""
+    return ", ".join(f"disk {disk} on peg {peg}" for disk, peg in enumerate(state, start=1))
 
 
 def picture(state: State) -> str:
