@@ -29,6 +29,7 @@ from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.exercises import Exercise, clumsy_lessons, make_exercises
 from trl_spiral.platforms import is_set, parse_for_platform
+from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rewards import LIMITS, ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import LocalSandbox
 from trl_spiral.tiny_coder import make_tiny_coder
@@ -104,6 +105,9 @@ def main(code_args: CodeArguments, args: GRPOConfig, model_args: ModelConfig) ->
             eval_dataset=rows(test),
             peft_config=get_peft_config(model_args),
         )
+        renderer = PromptRenderer(trainer.processing_class, chat_template_kwargs=args.chat_template_kwargs)
+        for reward in rewards:
+            reward.renderer = renderer  # by which they know whether prompts open the thinking
         grades = [grade(trainer)]
         trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
         grades.append(grade(trainer))

@@ -22,7 +22,7 @@ def solution(problem):
     return str([list(move) for move in moves])
 
 
-def scored(problem, task, model, response, sample=0, truncated=False):
+def scored(problem, task, model, response, sample=0, truncated=False, **settings):
     """The row of a reply, scored by its task."""
     score = get_task(task).score(problem, response)
     return ScoredReply(
@@ -38,6 +38,7 @@ def scored(problem, task, model, response, sample=0, truncated=False):
         detail=json.dumps(score.detail),
         tokens=len(response) // 4,
         truncated=truncated,
+        settings=json.dumps(settings),
     )
 
 

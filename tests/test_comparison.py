@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 import random
 import re
 from dataclasses import replace
@@ -12,7 +13,7 @@ from reports_for_tests import HOSTILE
 from scores_for_tests import make_rows, scored
 
 from trl_spiral.cli import main
-from trl_spiral.evaluation.comparison import compare_scores, comparison_table
+from trl_spiral.evaluation.comparison import asked_differently, compare_scores, comparison_table
 from trl_spiral.evaluation.scores import write_scores
 from trl_spiral.report.comparison import MOST_FRAMES, choose_replies, render_comparison, steps_of
 from trl_spiral.tasks import Problem, Score, Task, get_task
@@ -65,6 +66,23 @@ class TestCompareScores:
         assert (many.solved.low, many.solved.high) == pytest.approx((few.solved.low, few.solved.high), abs=1e-9)
         assert (few.replies, many.replies) == (20, 160)
 
+    def test_one_problem_tells_nothing_of_others(self):
+        rows = [row(model, 0, score, sample) for model, score in (("a", 0.0), ("b", 1.0)) for sample in range(64)]
+        first, second = compare_scores(rows)
+
+        # As much as one reply: Wilson's interval of 0 of 1.
+        assert (first.solved.low, round(first.solved.high, 3)) == (0.0, 0.793)
+        assert second.difference.value == 1.0
+        assert all(map(math.isnan, (first.score.low, first.score.high, second.difference.low, second.difference.high)))
+
+    def test_samples_that_all_fail_are_one_piece_of_evidence_for_each_problem(self):
+        ((eleven,), (once,)) = (
+            compare_scores([row("a", problem, 0.0, sample) for problem in range(11) for sample in range(samples)])
+            for samples in (8, 1)
+        )
+
+        assert eleven.solved == once.solved
+
     def test_keeps_tasks_apart_and_in_the_order_in_which_they_came(self):
         rows = [row("b", 0, 1.0), row("a", 0, 0.0), row("a", 0, 0.5, task="other"), row("b", 1, 1.0, task="other")]
         standings = compare_scores(rows)
@@ -86,10 +104,41 @@ class TestComparisonTable:
         lines = comparison_table(compare_scores(rows)).split("\n")
 
         assert {line.count("|") for line in lines[:4]} | {lines[4].count("|")} == {12, 13}  # one bar is in a name
-        assert lines[2].startswith("| sums | a | 1 | 1 | 1.000 | 1.000 to 1.000 | 100.0% | 20.7% to 100.0% | ")
-        assert "| b\\|c?[2J | 1 | 1 | 0.250 |" in lines[3]
-        assert lines[3].endswith("| -0.750 | -0.750 to -0.750 | 1 |")
+        assert lines[2].startswith("| sums | a | 1 | 1 | 1.000 | – | 100.0% | 20.7% to 100.0% | ")
+        assert "| b\\|c?[2J | 1 | 1 | 0.250 | – |" in lines[3]
+        assert lines[3].endswith("| -0.750 | – | 1 |")
         assert lines[4].endswith("| | | 0 |")
+
+    def test_has_intervals_where_there_are_problems_enough(self):
+        rows = [row(model, problem, score) for model, score in (("a", 0.0), ("b", 1.0)) for problem in (0, 1)]
+        lines = comparison_table(compare_scores(rows)).split("\n")
+
+        assert "| 1.000 | 1.000 to 1.000 | 100.0% | 34.2% to 100.0% | +1.000 | +1.000 to +1.000 | 2 |" in lines[3]
+
+
+class TestAskedDifferently:
+    def asked(self, model, task="sums", **settings):
+        return replace(row(model, 0, 1.0, task=task), settings=json.dumps(settings))
+
+    def test_names_every_setting_in_which_models_of_a_task_differ(self):
+        rows = [
+            self.asked("base", temperature=0.0, max_new_tokens=8, prompt_style="chat", seed=0),
+            self.asked("trained", temperature=0.8, max_new_tokens=8, prompt_style="qwen3", seed=1),
+            self.asked("trained", task="other", temperature=0.8),
+        ]
+
+        assert asked_differently(rows) == [
+            "At sums, temperature is 0.0 for base, 0.8 for trained: they were not asked alike.",
+            "At sums, prompt_style is chat for base, qwen3 for trained: they were not asked alike.",
+        ]
+        assert asked_differently(rows[1:]) == []
+
+    def test_tells_of_files_that_say_nothing_and_of_models_asked_in_two_ways(self):
+        rows = [self.asked("a", split="train"), self.asked("a", split="validation"), self.asked("b\x1b")]
+
+        assert asked_differently(rows) == [
+            "At sums, split is train and validation for a, not said for b?: they were not asked alike."
+        ]
 
 
 class Broken(Task):
@@ -103,6 +152,14 @@ class Broken(Task):
 
     def steps(self, problem, response):
         return [problem.data["start"]]
+
+
+class Shown(Broken):
+    def steps(self, problem, response):
+        return ["the question", "an answer"]
+
+    def solution(self, problem):
+        return "the right one"
 
 
 class TestSteps:
@@ -133,6 +190,16 @@ class TestSteps:
         with pytest.raises(ValueError, match=r"'broken' cannot step through problem '0' \(KeyError: 'start'\)\. See"):
             steps_of(row("a", 0, 0.0, task="broken"))
 
+    def test_have_the_solution_apart(self, monkeypatch):
+        monkeypatch.setattr("trl_spiral.report.comparison.task_names", lambda: ["shown"])
+        monkeypatch.setattr("trl_spiral.report.comparison.get_task", lambda name: Shown())
+        rows = [row("a", 0, 0.0, task="shown")]
+        page = render_comparison(compare_scores(rows), rows, plain=True)
+        (block,) = re.findall(r'<script type="text/plain" class="records">([^<]*)</script>', page)
+        record = json.loads(block)
+
+        assert (record["frames"], record["solution"]) == (["the question", "an answer"], "the right one")
+
 
 class TestChooseReplies:
     def test_puts_replies_to_a_problem_together(self):
@@ -158,8 +225,8 @@ class TestRender:
         records = [json.loads(line) for line in gzip.decompress(base64.b64decode(block)).decode().split("\n")]
 
         assert [record["response"] for record in records] == [one.response for one in choose_replies(rows, 99)]
-        # The puzzle, its four groups, and the solution.
-        assert [len(record["frames"]) for record in records[:2]] == [6, 6]
+        # The puzzle and its four groups.
+        assert [len(record["frames"]) for record in records[:2]] == [5, 5]
         assert dict(records[0]["detail"])["Overlaps"] == "4, 4, 4, 4"
 
     @pytest.mark.parametrize("plain", [False, True])
@@ -187,9 +254,21 @@ class TestCommand:
 
         assert main(["compare", *files, "--html", str(tmp_path / "new" / "page.html")]) == 0
         said = capsys.readouterr().out
+        assert "not asked alike" not in said
         assert said.index("| connections | hasty | 2 ") < said.index("| connections | careful | 2 ")
         assert (tmp_path / "new" / "page.html").read_text().startswith("<!doctype html>")
         assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
+
+    def test_says_where_models_were_not_asked_alike(self, tmp_path, capsys):
+        for model, temperature in (("base", 0.0), ("trained", 0.8)):
+            one = replace(row(model, 0, 1.0, task="gone"), settings=json.dumps({"temperature": temperature}))
+            write_scores(tmp_path / f"{model}.parquet", [one])
+        files = [str(tmp_path / f"{model}.parquet") for model in ("base", "trained")]
+        sentence = "At gone, temperature is 0.0 for base, 0.8 for trained: they were not asked alike."
+
+        assert main(["compare", *files, "--html", str(tmp_path / "page.html")]) == 0
+        assert sentence in capsys.readouterr().out
+        assert sentence in (tmp_path / "page.html").read_text()
 
     def test_a_task_that_is_not_registered_is_shown_without_steps(self, tmp_path, capsys):
         write_scores(tmp_path / "gone.parquet", [row("a", 0, 1.0, task="gone")])

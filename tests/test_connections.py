@@ -231,15 +231,22 @@ class TestSteps:
     def test_show_the_groups_as_they_are_found(self):
         frames = TASK.steps(PROBLEM, written(SWAPPED))
 
-        assert len(frames) == 6
+        assert len(frames) == 5
         assert all(word in frames[0] for word in PROBLEM.data["words"])
         assert "3 of 4 belong together" in frames[1]
         assert f"right: {list(PROBLEM.data['groups'])[2]}" in frames[3]
         assert RIGHT[3][0] in frames[3] and RIGHT[2][0] not in frames[3].split("\n\n")[1]
-        assert frames[-1].startswith("Solution\n")
 
     def test_say_what_is_wrong_with_what_is_no_answer(self):
         frames = TASK.steps(PROBLEM, written(RIGHT[:1]))
 
-        assert len(frames) == 3
+        assert len(frames) == 2
         assert "Not an answer: not 4 groups of 4 words." in frames[1]
+
+    def test_leave_the_solution_to_be_shown_apart(self):
+        solution = TASK.solution(PROBLEM)
+
+        assert len(solution.splitlines()) == 4
+        assert all(
+            word in solution and name in solution for name, group in PROBLEM.data["groups"].items() for word in group
+        )

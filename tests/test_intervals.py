@@ -49,11 +49,17 @@ class TestClusteredWilson:
 
         assert (apart.value, apart.low, apart.high) == pytest.approx((0.6, plain.low, plain.high))
 
-    @pytest.mark.parametrize("opposite", [[[1.0, 0.0]] * 50, [[1.0, 1.0]] * 50])
-    def test_never_counts_more_games_than_there_are(self, opposite):
-        share = sum(map(sum, opposite)) / 100
+    def test_never_counts_more_games_than_there_are(self):
+        assert clustered_wilson([[1.0, 0.0]] * 50) == wilson(0.5, 100)
 
-        assert clustered_wilson(opposite) == wilson(share, 100)
+    @pytest.mark.parametrize("result", [0.0, 1.0])
+    def test_where_all_end_alike_each_deal_counts_once(self, result):
+        # Eight samples of each of eleven problems: they may go alike every time, and nothing here says that they do not.
+        assert clustered_wilson([[result] * 8] * 11) == wilson(result, 11)
+
+    @pytest.mark.parametrize("solved", [0, 20, 64])
+    def test_one_deal_counts_once_however_often_it_is_played(self, solved):
+        assert clustered_wilson([[1.0] * solved + [0.0] * (64 - solved)]) == wilson(solved / 64, 1)
 
     def test_holds_the_truth_as_often_as_it_says(self):
         rng = random.Random(0)

@@ -212,6 +212,14 @@ class TestPromptRenderer:
         assert ending(enable_thinking=True) == ""
         assert ending(enable_thinking=False) == "<think></think>"
 
+    def test_knows_whether_prompts_open_the_thinking(self, tokenizer, monkeypatch):
+        thinks = THINKING_TEMPLATE.replace("<think></think>", "<think>\n")
+        renderers = [PromptRenderer(tokenizer, chat_template=template) for template in (thinks, THINKING_TEMPLATE)]
+        monkeypatch.setattr(tokenizer, "encode", None)  # a tiny vocabulary may not have the words that are tried
+
+        assert [renderer.thought for renderer in renderers] == ["<think>", ""]
+        assert [renderer.move("[4]") for renderer in renderers] == [None, "[4]"]
+
     def test_renders_a_prompt_once(self, tokenizer, observation, monkeypatch):
         renderer = PromptRenderer(tokenizer)
         first = renderer.prompt(observation)

@@ -5,6 +5,7 @@ Chromium is taken from the environment variable `CHROMIUM`, or from the path. Wh
 are skipped.
 """
 
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -142,6 +143,8 @@ class TestPage:
 
     def test_reads_out_a_curve_by_keyboard(self, look, report):
         page = look(report)
+        page.wait_for_selector(".view h4")
+        turn = page.locator(".view h4").inner_text()
         chart = page.locator("#optimisation .chart").first
         before = chart.locator(".legend").inner_text()
         chart.locator(".plot").focus()
@@ -152,6 +155,7 @@ class TestPage:
         assert before == "loss 0"
         assert first == ("step 5", "loss 0.875")
         assert chart.locator(".when").inner_text() == "step 10"
+        assert page.locator(".view h4").inner_text() == turn  # the game stays where it was
 
     def test_a_hole_in_a_curve_is_a_hole(self, look, report):
         page = look(report)
@@ -357,6 +361,52 @@ class TestComparison:
         facts = dict(zip(view.locator("dt").all_inner_texts(), view.locator("dd").all_inner_texts(), strict=True))
         assert (facts["Score"], facts["Solved"], facts["Legal moves"]) == ("1.000", "yes", str(moves))
         assert view.locator(".reply").inner_text().startswith("Let me think.\n\\boxed{[[")
+
+    def test_arrows_step_wherever_nothing_else_takes_them(self, look, comparison):
+        page = look(comparison)
+        view = page.locator(".view")
+        page.wait_for_selector(".view h4")
+        page.keyboard.press("ArrowRight")  # with the focus on nothing
+        after_one = view.locator("h4").inner_text()
+        page.get_by_label("Search").focus()
+        page.keyboard.press("ArrowRight")
+        after_a_field = view.locator("h4").inner_text()
+        view.locator(".reply").focus()
+        page.keyboard.press("ArrowRight")
+
+        assert after_one.startswith("Step 1 of ")
+        assert after_a_field == after_one
+        assert view.locator("h4").inner_text().startswith("Step 2 of ")
+
+    def test_the_solution_is_no_step_of_the_reply(self, look, tmp_path, monkeypatch):
+        task = SimpleNamespace(steps=lambda *_: ["start", "wrong"], solution=lambda _: "the right one")
+        monkeypatch.setattr("trl_spiral.report.comparison.get_task", lambda name: task)
+        page = look(write_comparison(tmp_path, make_rows(1)[:1]))
+        view = page.locator(".view")
+        page.wait_for_selector(".view h4")
+        said = []
+        for _ in range(3):
+            said.append((view.locator("h4").inner_text(), view.locator(".board").inner_text()))
+            page.keyboard.press("ArrowRight")
+
+        assert said == [("The start", "start"), ("Step 1 of 1", "wrong"), ("The solution", "the right one")]
+        assert view.locator("[data-turn]").all_inner_texts() == ["start", "1", "solution"]
+
+    def test_one_problem_has_no_intervals(self, look, tmp_path):
+        page = look(write_comparison(tmp_path, make_rows(1)))
+        chart = page.locator(".chart").first
+
+        assert chart.locator(".points").all_inner_texts()[0] == "1.000"
+        assert chart.locator(".interval").count() == 0
+        assert "0.000 to careful on the 1 that both" in chart.locator(".note").nth(1).inner_text()
+
+    def test_says_where_models_were_not_asked_alike(self, look, tmp_path):
+        rows = [
+            replace(one, settings=json.dumps({"temperature": float(one.model == "hasty")})) for one in make_rows(1)[:2]
+        ]
+        page = look(write_comparison(tmp_path, rows))
+
+        page.wait_for_selector("text=At connections, temperature is 0.0 for careful, 1.0 for hasty: they were not")
 
     def test_filters_and_searches(self, look, comparison):
         page = look(comparison)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from trl_spiral.programs import computes_nothing, entry_points, extract_program, is_blank
+from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rewards import ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import Answer, Ending, Limits, LocalSandbox, Outcome, Verdict
 
@@ -297,6 +298,31 @@ class TestLimits:
 
         for reward in (ExecutionReward(), UnitTestReward()):
             assert reward.sandbox.wall_seconds >= 5 * reward.sandbox.cpu_seconds
+
+
+class TestThinking:
+    # What a prompt that ends in `<think>` is gone on with, once cut off and once closed.
+    COMPLETIONS = [fenced("print(1)"), "Hm.</think>" + fenced("print(1)")]
+
+    def rewards(self, **given):
+        passed = Verdict(passed=True)
+        run, tested = (
+            FakeSandbox(outcomes=[Outcome(Ending.FINISHED, output="1")] * 2),
+            FakeSandbox(verdicts=[passed] * 2),
+        )
+        prompts = given.pop("prompts", None)
+        ExecutionReward(run, **given)(self.COMPLETIONS, prompts=prompts)
+        UnitTestReward(tested, **given)(self.COMPLETIONS, prompts=prompts, test_list=[["assert f() == 1"]] * 2)
+        return [len(run.asked[0]), [bool(trial.code) for trial in tested.asked[0]]]
+
+    def test_that_is_unfinished_holds_no_program(self, tokenizer):
+        opens = "{{ messages[0]['content'] }}{% if add_generation_prompt %}<think>\n{% endif %}"
+        renderer = PromptRenderer(tokenizer, chat_template=opens)
+        conversation = [[{"role": "user", "content": "Print 1."}]] * 2
+
+        assert self.rewards(renderer=renderer, prompts=conversation) == [1, [False, True]]
+        assert self.rewards(prompts=["Print 1.\n<think>\n"] * 2) == [1, [False, True]]
+        assert self.rewards(prompts=["Print 1.\n"] * 2) == [2, [True, True]]
 
 
 class TestInPlainTrl:

@@ -1,4 +1,7 @@
 import json
+import logging
+import shutil
+from copy import deepcopy
 from dataclasses import asdict, replace
 
 import pyarrow
@@ -10,11 +13,17 @@ from trl_spiral.cli import main
 from trl_spiral.evaluation.scores import answer_task, read_scores, task_prompt, write_scores
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.prompts import PromptRenderer
-from trl_spiral.tasks import Problem, get_task
+from trl_spiral.tasks import Problem, Score, Task, TaskReward, base, get_task, task_dataset
 from trl_spiral.types import Reply, Sampling
 
 
 HANOI = get_task("hanoi-small")
+
+# Opens the thinking, as DeepSeek-R1's template does, unless it is told not to.
+THINKING = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is not false %}<think>\n{% endif %}{% endif %}"
+)
 
 
 class Echo:
@@ -59,6 +68,17 @@ class TestTaskPrompt:
         trained = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=True, return_dict=True)
 
         assert list(task_prompt(PromptRenderer(tokenizer), problem)) == trained["input_ids"]
+
+    def test_passes_options_on_to_the_template(self, tokenizer):
+        (problem,) = HANOI.problems("validation", 1)
+        asked = [dict(message) for message in problem.messages]
+        for options in ({}, {"enable_thinking": False}):
+            trained = tokenizer.apply_chat_template(
+                asked, chat_template=THINKING, add_generation_prompt=True, return_dict=True, **options
+            )
+            renderer = PromptRenderer(tokenizer, chat_template=THINKING, chat_template_kwargs=options)
+
+            assert list(task_prompt(renderer, problem)) == trained["input_ids"]
 
     def test_keeps_every_message(self, tokenizer):
         messages = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Well?"})
@@ -112,6 +132,20 @@ class TestAnswerTask:
         assert (thought.response, thought.solved) == (f"<think>{text}", False)
         assert (said.response, said.solved) == (f"<think>so</think>{text}", True)
 
+    def test_rows_tell_how_they_were_asked(self, player):
+        (problem,) = HANOI.problems("validation", 1)
+        engine = echo(player, [(problem, "no")])
+        (row,) = answer_task(HANOI, [problem], player, engine, seed=7, settings={"split": "validation"})
+        told = json.loads(row.settings)
+
+        assert told == {
+            **asdict(player.sampling),
+            "stop": [],
+            "prompt_style": "chat",
+            "split": "validation",
+            "seed": 7,
+        }
+
     def test_a_reply_that_was_cut_off_is_scored_and_marked(self, player):
         (problem,) = HANOI.problems("validation", 1)
         (row,) = answer_task(HANOI, [problem], player, echo(player, [(problem, solution(problem))], ended="length"))
@@ -123,6 +157,153 @@ class TestAnswerTask:
 
         with pytest.raises(RuntimeError, match=f"The model is gone: problem {problem.id} has no reply"):
             answer_task(HANOI, [problem], player, echo(player, [(problem, "")], ended="lost"))
+
+
+class Faulty(Task):
+    """A task as somebody may first write it."""
+
+    name = "faulty"
+
+    def __init__(self, data=None, detail=None, fails_at=None):
+        self.data, self.detail, self.fails_at = data or {}, detail or {}, fails_at
+
+    def problems(self, split, number, seed=0):
+        return [Problem("one", ({"role": "user", "content": "?"},), self.data)] * (self.data != {"of": "none"})
+
+    def score(self, problem, response):
+        if response == self.fails_at:
+            raise IndexError("no answer")
+        return Score(0.0, False, self.detail)
+
+
+class Empty(Faulty):
+    def problems(self, split, number, seed=0):
+        return {}[split]
+
+
+class TestCheckTask:
+    FAULTS = [
+        (Faulty(data={"of": "none"}), "'faulty' has no problems"),
+        (Faulty(data={"rod": (0, 1)}), "Problem 'one' of the task 'faulty' does not survive JSON"),
+        (Faulty(data={1: "a"}), "Problem 'one' of the task 'faulty' does not survive JSON"),
+        (Faulty(data={"a": {1, 2}}), r"survive JSON \(TypeError: Object of type set"),
+        (
+            Faulty(detail={"a": {1, 2}}),
+            r"cannot score a reply to problem 'one' \(TypeError: Object of type set.*detail",
+        ),
+        (Faulty(fails_at=""), r"cannot score a reply to problem 'one' \(IndexError: no answer\): ''"),
+    ]
+
+    @pytest.mark.parametrize(("task", "sentence"), FAULTS)
+    def test_finds_a_fault_before_anything_is_asked(self, task, sentence, player):
+        engine = Echo({})
+        with pytest.raises(ValueError, match=sentence):
+            answer_task(task, task.problems("validation", 1), player, engine)
+
+        assert engine.seeds == []
+
+    def test_a_fault_that_only_a_reply_shows_is_told_with_the_reply(self, player):
+        task = Faulty(fails_at="hm")
+        (problem,) = task.problems("validation", 1)
+
+        with pytest.raises(ValueError, match=r"\(IndexError: no answer\): 'hm'\. Any text must have a score"):
+            answer_task(task, [problem], player, echo(player, [(problem, "hm")]))
+
+
+class TestThinking:
+    """What a prompt has opened the thinking of is read alike in training and in evaluation."""
+
+    def texts(self, problem):
+        box = f"\\boxed{{{solution(problem)}}}"
+        return [f"I could try {box} and", f"hm</think>{box}", box, f"</think>{box}"]
+
+    def evaluated(self, tokenizer, problem, options):
+        player = PolicyPlayer(
+            PromptRenderer(tokenizer, chat_template=THINKING, chat_template_kwargs=options), Sampling()
+        )
+        return [
+            answer_task(HANOI, [problem], player, echo(player, [(problem, text)]))[0].score
+            for text in self.texts(problem)
+        ]
+
+    @pytest.mark.parametrize(
+        ("options", "scores"), [({}, [0.0, 1.0, 0.0, 1.0]), ({"enable_thinking": False}, [1.0, 1.0, 1.0, 1.0])]
+    )
+    def test_is_read_alike_in_training_and_in_evaluation(self, options, scores, tokenizer, model_dir, tmp_path):
+        from datasets import Dataset
+
+        from trl_spiral import AlgorithmConfig, AlgorithmTrainer
+
+        (problem,) = HANOI.problems("validation", 1)
+        thinker = deepcopy(tokenizer)
+        thinker.chat_template = THINKING
+        seen = []
+
+        class Kept(TaskReward):
+            def __call__(self, *args, **kwargs):
+                seen.extend(super().__call__(*args, **kwargs))
+                return seen[-4:]
+
+        def rollout(prompts, trainer):
+            ids = [tokenizer.encode(text, add_special_tokens=False) for text in self.texts(problem)]
+            return {"prompt_ids": [[1]] * 4, "completion_ids": ids, "logprobs": None}
+
+        AlgorithmTrainer(
+            model=model_dir,
+            processing_class=thinker,
+            reward_funcs=Kept("hanoi-small"),
+            args=AlgorithmConfig(
+                str(tmp_path),
+                algorithm="grpo",
+                max_steps=1,
+                per_device_train_batch_size=4,
+                num_generations=4,
+                chat_template_kwargs=options,
+                use_cpu=True,
+                bf16=False,
+                gradient_checkpointing=False,
+                report_to="none",
+                save_strategy="no",
+            ),
+            train_dataset=Dataset.from_list(task_dataset(HANOI, "validation", 1)),
+            rollout_func=rollout,
+        ).train()
+
+        assert seen == scores == self.evaluated(tokenizer, problem, options)
+
+    def test_a_reward_is_given_the_renderer_with_trls_own_trainer(self, tokenizer):
+        (row,) = task_dataset("hanoi-small", "validation", 1)
+        texts = self.texts(HANOI.problems("validation", 1)[0])
+        reward = TaskReward("hanoi-small", PromptRenderer(tokenizer, chat_template=THINKING))
+
+        assert reward(completions=texts, problem=[row["problem"]] * 4) == [0.0, 1.0, 0.0, 1.0]
+
+    def test_a_prompt_that_is_text_shows_it_by_itself(self):
+        (row,) = task_dataset("hanoi-small", "validation", 1)
+        texts = self.texts(HANOI.problems("validation", 1)[0])
+        reward = TaskReward("hanoi-small")
+
+        for prompt, scores in (("Think: <think>\n", [0.0, 1.0, 0.0, 1.0]), ("Say:", [1.0, 1.0, 1.0, 1.0])):
+            assert reward(completions=texts, prompts=[prompt] * 4, problem=[row["problem"]] * 4) == scores
+
+    def test_thinking_that_trl_has_set_apart_is_not_looked_for(self, tokenizer):
+        (row,) = task_dataset("hanoi-small", "validation", 1)
+        text = self.texts(HANOI.problems("validation", 1)[0])[2]
+        reward = TaskReward("hanoi-small", PromptRenderer(tokenizer, chat_template=THINKING))
+        said = {"role": "assistant", "content": text, "reasoning_content": "hm"}
+
+        assert reward(completions=[[said]], problem=[row["problem"]]) == [1.0]
+
+    def test_a_reward_that_cannot_know_says_so_once(self, caplog):
+        (row,) = task_dataset("hanoi-small", "validation", 1)
+        reward = TaskReward("hanoi-small")
+        with caplog.at_level(logging.WARNING):
+            reward(completions=["<think>hm</think>a", "b"], problem=[row["problem"]] * 2)
+            told = len(caplog.messages)
+            reward(completions=["hm</think>a", "hm</think>b"], problem=[row["problem"]] * 2)
+
+        assert told == 0
+        assert len(caplog.messages) == 1 and "Pass `renderer=PromptRenderer(tokenizer)`" in caplog.messages[0]
 
 
 class TestFiles:
@@ -222,6 +403,7 @@ class TestCommand:
         assert first == again
         assert [row.problem for row in first[::2]] == [problem.id for problem in HANOI.problems("validation", 3)]
         assert {row.model for row in other} == {"other"}
+        assert {json.loads(row.settings)["split"] for row in first} == {"validation"}
         assert [row.response for row in first] != [row.response for row in other]
 
     @pytest.mark.parametrize(
@@ -239,3 +421,44 @@ class TestCommand:
         assert self.command("no/model", tmp_path / "scores.parquet", *options) == 2
         assert sentence in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("make", "sentence"),
+        [
+            (lambda: Faulty(data={"of": "none"}), "The task 'faulty' has no problems: nothing would be asked."),
+            (
+                lambda: Faulty(detail={"a": {1, 2}}),
+                "The task 'faulty' cannot score a reply to problem 'one' (TypeError: ",
+            ),
+            (lambda: Empty(), "The task 'faulty' cannot make problems (KeyError: 'validation')."),
+        ],
+    )
+    def test_refuses_a_faulty_task_before_a_model_is_loaded(self, make, sentence, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr(base, "_REGISTRY", {"faulty": make})
+        monkeypatch.setattr(base, "_TASKS", {})
+
+        assert self.command("no/model", tmp_path / "scores.parquet", "--task", "faulty") == 2
+        said = capsys.readouterr().err
+        assert sentence in said and said.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+
+    def test_options_of_the_chat_template_reach_it(self, model_dir, tokenizer, tmp_path, capsys):
+        folder = shutil.copytree(model_dir, tmp_path / "thinker")
+        thinker = deepcopy(tokenizer)
+        thinker.chat_template = THINKING
+        thinker.save_pretrained(folder)
+        option = ["--chat-template-kwargs", '{"enable_thinking": false}']
+        assert self.command(str(folder), tmp_path / "open.parquet") == 0
+        assert self.command(str(folder), tmp_path / "shut.parquet", *option) == 0
+        thought, said = (read_scores(tmp_path / f"{name}.parquet") for name in ("open", "shut"))
+
+        assert {row.response[:7] for row in thought} == {"<think>"}
+        assert not any(row.response.startswith("<think>") for row in said)
+        assert json.loads(said[0].settings)["chat_template_kwargs"] == {"enable_thinking": False}
+
+    @pytest.mark.parametrize(("text", "sentence"), [("{", "'{' is no JSON (Exp"), ("[1]", "'[1]' is no JSON object")])
+    def test_options_of_the_chat_template_are_an_object(self, text, sentence, tmp_path, capsys):
+        with pytest.raises(SystemExit):
+            self.command("no/model", tmp_path / "scores.parquet", "--chat-template-kwargs", text)
+
+        assert sentence in capsys.readouterr().err

@@ -56,6 +56,16 @@ class TestRegistry:
         assert get_task("sums") is get_task("sums")
         assert "sums" in task_names()
 
+    @pytest.mark.parametrize("own", ["inner", None])
+    def test_refuses_a_task_of_another_name(self, registry, own):
+        class Other(Sums):
+            name = own
+
+        register_task("outer", Other)
+
+        with pytest.raises(ValueError, match=f"registered as 'outer' has {own!r} for its `name`, which files"):
+            get_task("outer")
+
     def test_refuses_a_name_that_is_taken(self):
         with pytest.raises(ValueError, match="'hanoi' is registered already"):
             register_task("hanoi", Sums)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from trl_spiral.types import Observation
+from trl_spiral.types import Message, Observation
 
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -176,7 +176,7 @@ class PromptRenderer:
             self._template_kwargs["chat_template"] = chat_template
         self._cache: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._joint: tuple[str, str] | None = None
-        self._thinks: bool | None = None
+        self._thought: str | None = None
 
     def prompt(self, observation: Observation) -> tuple[int, ...]:
         """Token ids of the whole observation, ready for the reply."""
@@ -187,7 +187,11 @@ class PromptRenderer:
 
     def message(self, text: str) -> tuple[int, ...]:
         """Token ids of one message through the chat template, ready for the reply. It asks for no box, as `prompt` does."""
-        return self._encode(self._apply([{"role": "user", "content": text}]))
+        return self.conversation([{"role": "user", "content": text}])
+
+    def conversation(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of messages through the chat template, ready for the reply, and with nothing added: as TRL asks."""
+        return self._encode(self._apply([dict(message) for message in messages]))
 
     def continuation(self, observation: Observation) -> tuple[int, ...]:
         """
@@ -208,11 +212,17 @@ class PromptRenderer:
 
     def move(self, text: str, is_program: bool = False) -> str | None:
         """The move in a reply, which goes on with the thinking that the prompt may have opened."""
-        if self._thinks is None:
-            rendered = self._text([{"role": "user", "content": "Question."}])
-            self._thinks = rendered.rstrip().endswith("<think>")
-        whole = f"<think>{text}" if self._thinks else text
+        whole = self.thought + text
         return extract_code_move(whole) if is_program else extract_move(whole)
+
+    @property
+    def thought(self) -> str:
+        """`"<think>"` where prompts open the thinking, nothing of which counts before a reply closes it; else `""`."""
+        if self._thought is None:
+            # As text: a tiny vocabulary may lack the word.
+            rendered = self._text([{"role": "user", "content": "Question."}])
+            self._thought = "<think>" if rendered.rstrip().endswith("<think>") else ""
+        return self._thought
 
     def reply(self, text: str) -> tuple[int, ...]:
         """Token ids of a reply, end-of-turn token included, as a model would write it."""

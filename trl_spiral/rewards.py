@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from trl_spiral.completions import Completion, RepliesReward
 from trl_spiral.programs import behind, computes_nothing, entry_points, extract_program, is_blank
+from trl_spiral.prompts import PromptRenderer
 from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, Outcome, Sandbox, Trial, Verdict
 
-
-Completion = str | Sequence[Mapping[str, Any]]
-"""As TRL hands it over: text, or the messages of a conversation."""
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
 """
@@ -20,12 +19,12 @@ the ranks that train keep the cores busy.
 """
 
 
-class ExecutionReward:
+class ExecutionReward(RepliesReward):
     """
     Rewards a completion for holding a program that runs.
 
-    The program is the completion's last ```python block, else the whole text. How it ended is what the sandbox saw; nothing
-    that a program prints, on stderr either, changes it. A completion without a program, empty or all comments, counts as a
+    The program is the completion's last ```python block outside thinking, else the whole text. How it ended is what the
+    sandbox saw; nothing that a program prints, on stderr either, changes it. A completion without a program, empty or all comments, counts as a
     syntax error.
 
     It asks for no more than a program that runs, and `print(1)` is one: `triviality_penalty` makes that the lesser choice, and
@@ -45,6 +44,8 @@ class ExecutionReward:
         triviality_penalty (`float`, defaults to `0.0`):
             Taken from the reward of a program that ran and computed nothing: it has no loop, no comprehension, no arithmetic,
             comparison or slice, and calls nothing but `print`. A low bar, and meant as one.
+        renderer ([`~prompts.PromptRenderer`], *optional*):
+            To be given with TRL's own trainer where the chat template opens the thinking; see [`~completions.RepliesReward`].
 
     Raises:
         ValueError: If `triviality_penalty` is negative.
@@ -60,11 +61,13 @@ class ExecutionReward:
         syntax_error: float = -0.5,
         failed: float = -1.0,
         triviality_penalty: float = 0.0,
+        renderer: PromptRenderer | None = None,
     ):
         if triviality_penalty < 0:
             raise ValueError(
                 f"`triviality_penalty` ({triviality_penalty}) must not be below 0: it is subtracted. Use `0.0` for none."
             )
+        super().__init__(renderer)
         self.__name__ = "execution_reward"  # in TRL's logs
         self.sandbox = LocalSandbox(LIMITS) if sandbox is None else sandbox
         self.printed = printed
@@ -76,6 +79,7 @@ class ExecutionReward:
     def __call__(
         self,
         completions: Sequence[Completion],
+        prompts: Sequence[Any] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
         **_: Any,
@@ -84,13 +88,15 @@ class ExecutionReward:
         Args:
             completions (`Sequence[str]` or `Sequence[list[dict]]`):
                 What the model wrote.
+            prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
+                What it was asked.
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's, for `execution/*` and for the columns `code` and `verdict` of the completions table.
 
         Returns:
             `list[float]`: A reward for each completion.
         """
-        programs = [extract_program(_text(completion)) for completion in completions]
+        programs = [extract_program(reply) for reply in self.replies(completions, prompts)]
         outcomes = self._run(programs)
         rewards = [self._worth(outcome) for outcome in outcomes]
         verdicts = [_in_words(outcome) for outcome in outcomes]
@@ -132,7 +138,7 @@ class ExecutionReward:
         return [outcome.answers[0].value is True if outcome.answers else False for outcome in outcomes]
 
 
-class UnitTestReward:
+class UnitTestReward(RepliesReward):
     """
     Rewards a program by the share of its row's tests that it passes, in [0, 1].
 
@@ -142,12 +148,15 @@ class UnitTestReward:
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
             Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`LIMITS`].
+        renderer ([`~prompts.PromptRenderer`], *optional*):
+            As for [`ExecutionReward`].
 
     Raises:
         CannotContain: If no sandbox is given and this machine cannot contain programs.
     """
 
-    def __init__(self, sandbox: Sandbox | None = None):
+    def __init__(self, sandbox: Sandbox | None = None, *, renderer: PromptRenderer | None = None):
+        super().__init__(renderer)
         self.__name__ = "unit_test_reward"  # in TRL's logs
         self.sandbox = LocalSandbox(LIMITS) if sandbox is None else sandbox
 
@@ -157,6 +166,7 @@ class UnitTestReward:
         test_list: Sequence[Sequence[str]],
         test_imports: Sequence[Sequence[str] | None] | None = None,
         entry_points: Sequence[Sequence[str] | None] | None = None,
+        prompts: Sequence[Any] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
         **_: Any,
@@ -172,6 +182,8 @@ class UnitTestReward:
             entry_points (`Sequence[Sequence[str]]`, *optional*):
                 Functions of the program that the row's tests call; by default the names in a test that neither it nor Python
                 defines. To be given where a program is to write a `sum` of its own.
+            prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
+                What it was asked.
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's, for `unit_tests/*` and for the column `tests` of the completions table.
 
@@ -183,11 +195,11 @@ class UnitTestReward:
         """
         trials: list[Trial] = []
         rows: list[slice] = []
-        for number, (completion, tests) in enumerate(zip(completions, test_list, strict=True)):
+        for number, (reply, tests) in enumerate(zip(self.replies(completions, prompts), test_list, strict=True)):
             if not tests:
                 raise ValueError("`test_list` is empty in a row: there is no share of no tests. Leave such rows out.")
             imports = "\n".join((test_imports[number] if test_imports else None) or ())
-            program = extract_program(_text(completion)) + behind(imports)
+            program = extract_program(reply) + behind(imports)
             named = entry_points[number] if entry_points else None
             rows.append(slice(len(trials), len(trials) + len(tests)))
             for test in tests:
@@ -211,13 +223,6 @@ def _entry_points(tests: str, row: int) -> tuple[str, ...]:
         raise ValueError(
             f"Row {row} of the batch has a test that is not Python ({error}): {tests!r}. Correct it, or leave the row out."
         ) from error
-
-
-def _text(completion: Completion) -> str:
-    """What the model wrote; of messages, the last one's text, since before it stand calls of tools and their answers."""
-    if isinstance(completion, str):
-        return completion
-    return str(completion[-1].get("content") or "")
 
 
 def _in_words(outcome: Outcome) -> str:

@@ -17,6 +17,8 @@ from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, le
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
 from trl_spiral.checks import check_world_size
+from trl_spiral.completions import RepliesReward
+from trl_spiral.prompts import PromptRenderer
 from trl_spiral.seeding import derive_seed
 
 
@@ -53,6 +55,7 @@ class AlgorithmMixin(AdvantageMixin):
         self._name = algorithm.title
         self._paper = dict(zip(("id", "title"), algorithm.paper or (), strict=False))
         super().__init__(model, reward_funcs, args, train_dataset, *others, **kwargs)
+        self._show_prompts()
         self._baseline = Baseline(args.reinforce_baseline, args.reinforce_baseline_decay)
         self._next_temperature = args.temperature
         self._temperature_cells = [] if args.temperature_ref_std is None else _trl.temperature_cells(self)
@@ -61,6 +64,18 @@ class AlgorithmMixin(AdvantageMixin):
         self._told_of_few = False
 
     # ---- prompts ----
+    def _show_prompts(self) -> None:
+        """Tells rewards how prompts end: thinking that they open is not the completion's to show."""
+        tokenizer = _trl.tokenizer_of(self)
+        if not tokenizer.chat_template:
+            return  # prompts are plain text, which shows it
+        renderer = PromptRenderer(
+            tokenizer, chat_template=self.chat_template, chat_template_kwargs=self.args.chat_template_kwargs
+        )
+        for reward in self.reward_funcs:
+            if isinstance(reward, RepliesReward):
+                reward.renderer = renderer
+
     def _get_train_sampler(self, dataset=None):
         sampler = super()._get_train_sampler(dataset)
         if not self.shuffle_dataset:

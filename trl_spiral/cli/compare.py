@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: If a file is not what it should be, two hold the same, or a task cannot step through a reply.
     """
     from trl_spiral.cli.options import at_least_one
-    from trl_spiral.evaluation.comparison import compare_scores, comparison_table
+    from trl_spiral.evaluation.comparison import asked_differently, compare_scores, comparison_table
     from trl_spiral.evaluation.scores import read_scores
     from trl_spiral.report.comparison import render_comparison
     from trl_spiral.tasks import task_names
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     if not rows:
         raise ValueError(f"There is no reply in {', '.join(args.scores)}: nothing can be compared.")
     standings = compare_scores(rows)
-    print(comparison_table(standings))
+    print("\n".join([comparison_table(standings), *asked_differently(rows)]))
     if args.html is None:
         return
     page = render_comparison(standings, rows, args.replies, args.plain)

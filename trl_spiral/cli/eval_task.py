@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
 from trl_spiral.tasks import get_task, task_names
@@ -30,8 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where every reply goes, as Parquet")
     group = add_model_arguments(parser, 0.0, 2048, "longest reply")
     group.add_argument(
+        "--chat-template-kwargs",
+        type=_object,
+        default={},
+        metavar="JSON",
+        help="passed on to the chat template, as in training, such as '{\"enable_thinking\": false}'",
+    )
+    group.add_argument(
         "--in-flight", type=int, default=128, help="most replies written at once (default: %(default)s)"
     )
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object, such as '{{\"enable_thinking\": false}}'")
+    return value
 
 
 def run(args: argparse.Namespace) -> None:
@@ -39,7 +57,8 @@ def run(args: argparse.Namespace) -> None:
     Grades the model, writes the file, and prints a table.
 
     Raises:
-        ValueError: If an argument is out of range, there is no such task, or the model cannot be had.
+        ValueError: If an argument is out of range, there is no such task, it has no problems or cannot be scored, or the model cannot
+            be had.
     """
     if args.number < 1:
         raise ValueError(f"`--number` ({args.number}) must be at least 1: nothing would be asked.")
@@ -53,14 +72,18 @@ def run(args: argparse.Namespace) -> None:
             f"`--out` ({args.out}) is a folder. Name a file in it, such as {args.out / 'scores.parquet'}."
         )
     sampling, device = sampling_of(args), device_of(args)
-    problems = task.problems(args.split, args.number)
+    try:
+        problems = task.problems(args.split, args.number)
+    except Exception as error:  # whatever a user's task comes upon
+        raise ValueError(f"The task {task.name!r} cannot make problems ({type(error).__name__}: {error}).") from error
     from trl_spiral.engines.saved import saved_player
     from trl_spiral.evaluation.comparison import compare_scores, comparison_table
-    from trl_spiral.evaluation.scores import answer_task, write_scores
+    from trl_spiral.evaluation.scores import answer_task, check_task, write_scores
 
-    player, engine = saved_player(args.model, sampling, args.prompt_style, device)
-    name = args.name or args.model
-    rows = answer_task(task, problems, player, engine, args.samples, args.seed, args.in_flight, name)
+    check_task(task, problems)
+    player, engine = saved_player(args.model, sampling, args.prompt_style, device, args.chat_template_kwargs)
+    name, settings = args.name or args.model, {"split": args.split, "chat_template_kwargs": args.chat_template_kwargs}
+    rows = answer_task(task, problems, player, engine, args.samples, args.seed, args.in_flight, name, settings)
     write_scores(args.out, rows)
     print(comparison_table(compare_scores(rows)))
     print(f"\n{args.out}: {len(rows)} replies, {sum(row.truncated for row in rows)} of them cut off")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 
 def saved_player(
-    path: str, sampling: Sampling, prompt_style: str = "chat", device: Any = "cpu"
+    path: str,
+    sampling: Sampling,
+    prompt_style: str = "chat",
+    device: Any = "cpu",
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[PolicyPlayer, PhasedEngine]:
     """
     A model as a player of the name `path`, and the engine that answers it.
@@ -38,12 +42,15 @@ def saved_player(
             See [`~prompts.PromptRenderer`].
         device (`torch.device`, defaults to CPU):
             Where the model is put.
+        chat_template_kwargs (`Mapping`, *optional*):
+            Passed on to the chat template.
 
     Raises:
         ValueError: If there is no such model, or no tokenizer with it.
     """
     model, tokenizer = _load(path, path, device)
-    player = PolicyPlayer(PromptRenderer(tokenizer, prompt_style), sampling, policy=path)
+    renderer = PromptRenderer(tokenizer, prompt_style, chat_template_kwargs=chat_template_kwargs)
+    player = PolicyPlayer(renderer, sampling, policy=path)
     return player, _engine(model, tokenizer, lambda name: None, [path], resident=path)
 
 

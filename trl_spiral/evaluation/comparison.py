@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from trl_spiral.evaluation.scores import ScoredReply
 
 COMPARISON_METHODS = (
     f"{100 * LEVEL:.0f} % intervals: mean scores and differences by percentile bootstrap over problems ({RESAMPLES} "
-    "resamples), with all samples of a problem together; solved by Wilson's score. Where all of a model's scores are alike, a "
-    "bootstrap has no width, and only the interval of solved says how little that may mean."
+    "resamples), with all samples of a problem together, where there are two or more; solved by Wilson's score, at the effective "
+    "number of replies. Where all scores or differences are alike, a bootstrap has no width, and only the interval of solved says "
+    "how little that may mean."
 )
 """How [`compare_scores`] gets its intervals, in a sentence or two for whoever reads them."""
 
@@ -31,14 +33,14 @@ class Standing:
         replies (`int`):
             All samples of all problems.
         score ([`~evaluation.intervals.Estimate`]):
-            Mean score of its replies.
+            Mean score of its replies. Of one problem it has no interval: its ends are `nan`.
         solved ([`~evaluation.intervals.Estimate`]):
             Share of its replies that solved their problem.
         shared (`int`):
             Problems that the task's first model was asked too.
         difference ([`~evaluation.intervals.Estimate`], *optional*):
-            On these, the mean over problems of how much higher it scored than the first model. `None` for the first model
-            itself, and where there are no such problems.
+            On these, the mean over problems of how much higher it scored than the first model, without an interval where there
+            is one. `None` for the first model itself, and where there are no such problems.
     """
 
     task: str
@@ -87,13 +89,48 @@ def compare_scores(rows: Iterable[ScoredReply]) -> list[Standing]:
                     model=model,
                     problems=len(problems),
                     replies=sum(map(len, problems.values())),
-                    score=bootstrap_mean([[row.score for row in replies] for replies in problems.values()]),
+                    score=_over_problems([[row.score for row in replies] for replies in problems.values()]),
                     solved=clustered_wilson([[float(row.solved) for row in replies] for replies in problems.values()]),
                     shared=len(shared),
-                    difference=bootstrap_mean(gains) if shared and model != first else None,
+                    difference=_over_problems(gains) if shared and model != first else None,
                 )
             )
     return standings
+
+
+def _over_problems(values: Sequence[Sequence[float]]) -> Estimate:
+    """A mean with its interval, which one problem has none of: how much another would differ, it cannot tell."""
+    found = bootstrap_mean(values)
+    return found if len(values) > 1 else Estimate(found.value, math.nan, math.nan)
+
+
+def asked_differently(rows: Iterable[ScoredReply]) -> list[str]:
+    """
+    What models were not asked alike in: a sentence for each task and setting in which its models differ.
+
+    The seed of the replies is left out, which favours nobody.
+    """
+    asked: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        texts = asked.setdefault(row.task, {}).setdefault(row.model, [])
+        if row.settings not in texts:
+            texts.append(row.settings)
+    sentences = []
+    for task, models in asked.items():
+        known = {model: [json.loads(text) for text in texts] for model, texts in models.items()}
+        for name in dict.fromkeys(name for settings in known.values() for one in settings for name in one):
+            values = {
+                model: " and ".join(dict.fromkeys(_said(one.get(name, "not said")) for one in settings))
+                for model, settings in known.items()
+            }
+            if name != "seed" and len(set(values.values())) > 1:
+                listed = ", ".join(f"{value} for {_cell(model)}" for model, value in values.items())
+                sentences.append(f"At {_cell(task)}, {_cell(name)} is {listed}: they were not asked alike.")
+    return sentences
+
+
+def _said(value: object) -> str:
+    return _cell(value if isinstance(value, str) else json.dumps(value))
 
 
 def _mean(replies: Sequence[ScoredReply]) -> float:
@@ -110,15 +147,21 @@ def comparison_table(standings: Sequence[Standing]) -> str:
     for one in standings:
         gain = one.difference
         if gain is not None:
-            against = f"{gain.value:+.3f} | {gain.low:+.3f} to {gain.high:+.3f} | {one.shared}"
+            against = f"{gain.value:+.3f} | {_ends(gain, '+.3f')} | {one.shared}"
         else:
             against = "| | " if one.model == firsts[one.task] else "| | 0"
         lines.append(
             f"| {_cell(one.task)} | {_cell(one.model)} | {one.problems} | {one.replies} | {one.score.value:.3f} | "
-            f"{one.score.low:.3f} to {one.score.high:.3f} | {one.solved.value:.1%} | {one.solved.low:.1%} to "
+            f"{_ends(one.score, '.3f')} | {one.solved.value:.1%} | {one.solved.low:.1%} to "
             f"{one.solved.high:.1%} | {against} |"
         )
     return "\n".join([*lines, "", COMPARISON_METHODS])
+
+
+def _ends(estimate: Estimate, form: str) -> str:
+    if math.isnan(estimate.low):
+        return "–"
+    return f"{estimate.low:{form}} to {estimate.high:{form}}"
 
 
 def _cell(text: str) -> str:

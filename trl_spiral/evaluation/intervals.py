@@ -63,7 +63,8 @@ def clustered_wilson(clusters: Sequence[Sequence[float]]) -> Estimate:
     A share with Wilson's interval, where games that share a deal may go alike.
 
     Games count as many as would vary as much if they were independent: their number divided by the design effect (Kish
-    1965, "Survey Sampling"), and never more than there are.
+    1965, "Survey Sampling"), and never more than there are. Where nothing was seen of how much they vary from deal to deal (all
+    of them ended alike, or there is one deal), each deal counts once: its games may go alike every time.
 
     Args:
         clusters (`Sequence[Sequence[float]]`):
@@ -76,6 +77,8 @@ def clustered_wilson(clusters: Sequence[Sequence[float]]) -> Estimate:
     # Variance of a ratio of sums over deals (Cochran 1977, "Sampling Techniques", 6.3).
     squares = math.fsum((math.fsum(cluster) - share * len(cluster)) ** 2 for cluster in clusters)
     variance = squares / games**2
+    if len(clusters) == 1 or share in (0.0, 1.0):
+        return wilson(share, len(clusters))
     return wilson(share, min(games, share * (1 - share) / variance) if variance else games)
 
 

@@ -2,14 +2,14 @@
 A model at the problems of a task: how they are put to it, what its replies are worth, and the file that keeps them.
 
 A file of scores is Parquet, one reply a row, with the columns of [`ScoredReply`]. What is nested (the prompt's messages, what
-the score was computed from, how it came about) stands in it as JSON text, so that tasks of any kind fit one file.
+the score was computed from, how it came about, how it was asked) stands in it as JSON text, so that tasks of any kind fit one file.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from trl_spiral.tasks import Problem, Task
 from trl_spiral.types import Request
 
 
-_NESTED = {"prompt": "list of messages", "data": "object", "detail": "object"}
+_NESTED = {"prompt": "list of messages", "data": "object", "detail": "object", "settings": "object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class ScoredReply:
             Length of the reply.
         truncated (`bool`):
             Whether it hit the token limit. It is scored all the same, as in training.
+        settings (`str`):
+            How it was asked and drawn: temperature, token limit, prompt style, split and the like; JSON.
     """
 
     model: str
@@ -71,6 +73,7 @@ class ScoredReply:
     detail: str
     tokens: int
     truncated: bool
+    settings: str
 
     def asked(self) -> Problem:
         """The problem that was asked."""
@@ -84,12 +87,9 @@ def task_prompt(renderer: PromptRenderer, problem: Problem) -> tuple[int, ...]:
     A task says itself how it wants to be answered, so nothing is added but in the named styles, which ask for a box.
     """
     if renderer.style == "chat":
-        text = renderer.tokenizer.apply_chat_template(
-            [dict(message) for message in problem.messages], tokenize=False, add_generation_prompt=True
-        )
-    else:
-        question = "\n\n".join(message["content"] for message in problem.messages)
-        text = MATHS_PROMPTS[renderer.style].replace("{question}", question)
+        return renderer.conversation(problem.messages)
+    question = "\n\n".join(message["content"] for message in problem.messages)
+    text = MATHS_PROMPTS[renderer.style].replace("{question}", question)
     return tuple(renderer.tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -102,6 +102,7 @@ def answer_task(
     seed: int = 0,
     in_flight: int = 256,
     name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> list[ScoredReply]:
     """
     Has a model answer problems, and scores what it says.
@@ -123,14 +124,19 @@ def answer_task(
             Most replies under way at once. They do not depend on it.
         name (`str`, *optional*):
             By which the model is called in the rows; the player's by default.
+        settings (`Mapping`, *optional*):
+            More about how it is asked, as plain values for the rows, beside the sampling, the prompt style and the seed.
 
     Returns:
         `list[ScoredReply]`: In the order of `problems`, all samples of one after the other.
 
     Raises:
+        ValueError: Before anything is asked, as [`check_task`]; later, if the task cannot score a reply.
         RuntimeError: If the engine gives up on a reply.
     """
     distinct = list({problem.id: problem for problem in problems}.values())
+    check_task(task, distinct)
+    how = _json({**asdict(player.sampling), "prompt_style": player.renderer.style, "seed": seed, **(settings or {})})
     requests = {
         number * samples + sample: Request(
             task_prompt(player.renderer, problem),
@@ -148,24 +154,71 @@ def answer_task(
         problem, reply = distinct[number], replies[ticket]
         check_answered(reply, problem.id)
         response = thought_before(player.renderer, request) + player.renderer.text(reply.completion_ids)
-        score = task.score(problem, response)
+        value, solved, detail = _score(task, problem, response)
+        prompt, data = _asked(task, problem)
         rows.append(
             ScoredReply(
                 model=name or player.name,
                 task=task.name,
                 problem=problem.id,
                 sample=sample,
-                prompt=json.dumps([dict(message) for message in problem.messages], ensure_ascii=False),
-                data=json.dumps(dict(problem.data), ensure_ascii=False),
+                prompt=prompt,
+                data=data,
                 response=response,
-                score=score.value,
-                solved=score.solved,
-                detail=json.dumps(dict(score.detail), ensure_ascii=False),
+                score=value,
+                solved=solved,
+                detail=detail,
                 tokens=len(reply.completion_ids),
                 truncated=reply.finish_reason == "length",
+                settings=how,
             )
         )
     return rows
+
+
+def check_task(task: Task, problems: Sequence[Problem]) -> None:
+    """
+    Looks whether a task can be asked and scored, before a model has written replies that would be lost.
+
+    Raises:
+        ValueError: If there are no problems, if what they hold is not plain, or if the task cannot score an empty reply.
+    """
+    if not problems:
+        raise ValueError(f"The task {task.name!r} has no problems: nothing would be asked.")
+    for problem in problems:
+        _asked(task, problem)
+    _score(task, problems[0], "")
+
+
+def _asked(task: Task, problem: Problem) -> tuple[str, str]:
+    """A problem's messages and data as JSON, which must give them back: what scores a reply in training was read from it."""
+    try:
+        messages, data = [dict(message) for message in problem.messages], dict(problem.data)
+        texts = _json(messages), _json(data)
+        if [json.loads(text) for text in texts] != [messages, data]:
+            raise ValueError("JSON gives back something else")
+    except Exception as error:  # whatever a user's task has made
+        raise ValueError(
+            f"Problem {problem.id!r} of the task {task.name!r} does not survive JSON ({type(error).__name__}: {error}). Its messages "
+            "and data must be plain: text, numbers, lists, and objects with texts for keys."
+        ) from error
+    return texts
+
+
+def _score(task: Task, problem: Problem, response: str) -> tuple[float, bool, str]:
+    """A reply's value, whether it solves the problem, and how that came about as JSON."""
+    try:
+        score = task.score(problem, response)
+        return float(score.value), bool(score.solved), _json(dict(score.detail))
+    except Exception as error:  # whatever a user's task comes upon in what a model may write
+        raise ValueError(
+            f"The task {task.name!r} cannot score a reply to problem {problem.id!r} ({type(error).__name__}: {error}): "
+            f"{response[:80]!r}. Any text must have a score, with plain values in its detail."
+        ) from error
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def write_scores(path: str | os.PathLike[str], rows: Sequence[ScoredReply]) -> None:

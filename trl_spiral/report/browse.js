@@ -200,9 +200,11 @@ function fillBrowser(section, index, kept, kind) {
     list.show(places, stepper.current());
     if (!places.length) stepper.close(`No kept ${kind.one} is like that. Loosen the filters.`);
   });
-  section.addEventListener("keydown", (event) => {
+  // On the whole page, as long as nothing else that arrows move has the focus: a field, a curve, a table that scrolls.
+  document.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by || event.target.matches("input, select") || event.altKey || event.ctrlKey || event.metaKey) return;
+    const taken = event.target.matches("input, select") || (event.target.closest("[tabindex]") && !section.contains(event.target));
+    if (!by || taken || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     stepper.step(by);
   });

@@ -28,13 +28,18 @@ function drawStanding(one, first) {
   const each = one.replies > one.problems ? `, ${whole(one.replies)} replies` : "";
   const said = [`solved ${percent(one.solved[0])} (${percent(one.solved[1])} to ${percent(one.solved[2])})`, `${whole(one.problems)} ${one.problems === 1 ? "problem" : "problems"}${each}`];
   if (one.difference) {
-    const [gain, least, most] = one.difference.map((value) => (value > 0 ? "+" : "") + score(value).replace("-", "−"));
-    said.push(`${gain} (${least} to ${most}) to ${first} on the ${whole(one.shared)} that both were asked`);
+    const gain = (value) => (value > 0 ? "+" : "") + score(value).replace("-", "−");
+    said.push(`${gain(one.difference[0])}${between(one.difference, gain)} to ${first} on the ${whole(one.shared)} that both were asked`);
   } else if (one.model !== first) said.push(`no problem that ${first} was asked`);
   return make("li", {},
-    make("span", { class: "who" }, one.model), make("span", { class: "points" }, score(mean), make("small", {}, ` (${score(low)} to ${score(high)})`)),
-    make("span", { class: "track", "aria-hidden": "true" }, [0, 0.25, 0.5, 0.75, 1].map((tick) => at(tick, make("i", { class: "rule" }))), amount, interval),
+    make("span", { class: "who" }, one.model), make("span", { class: "points" }, score(mean), make("small", {}, between(one.score, score))),
+    make("span", { class: "track", "aria-hidden": "true" }, [0, 0.25, 0.5, 0.75, 1].map((tick) => at(tick, make("i", { class: "rule" }))), amount, low === null ? null : interval),
     make("span", { class: "note" }, said.join(" · ")));
+}
+
+// An interval in words, if there is one: a single problem has none.
+function between([, low, high], written) {
+  return low === null ? "" : ` (${written(low)} to ${written(high)})`;
 }
 
 function at(share, element) {
@@ -51,6 +56,7 @@ function drawScores() {
         make("ol", { class: "scores" }, standings.map((one) => drawStanding(one, standings[0].model)),
           make("li", { class: "axis", "aria-hidden": "true" }, make("span", { class: "track" }, [0, 0.25, 0.5, 0.75, 1].map((tick) => at(tick, make("em", {}, String(tick))))))));
     })),
+    data.askedDifferently.map((sentence) => make("p", { class: "note bad" }, sentence)),
     make("p", { class: "note" }, data.methods));
 }
 
@@ -64,9 +70,13 @@ function frame(text) {
 function replyStory(entry, reply) {
   const facts = [["Score", score(entry[SCORE])], ["Solved", entry[SOLVED] ? "yes" : "no"], ["Tokens", `${whole(reply.tokens)}${entry[TRUNCATED] ? ", cut off" : ""}`], ...reply.detail];
   const count = reply.frames.length - 1;
+  // The solution comes last, and is no step of the reply.
+  const pictures = reply.solution ? [...reply.frames, reply.solution] : reply.frames;
+  const faces = pictures.map((_, k) => k > count ? "solution" : k === 0 ? "start" : String(k));
+  const names = pictures.map((_, k) => k > count ? "The solution" : k === 0 ? "The start" : `Step ${k} of ${count}`);
 
   function draw(k) {
-    const said = reply.frames.length ? [make("h4", {}, k === 0 ? "The start" : `Step ${k} of ${count}`), frame(reply.frames[k])]
+    const said = pictures.length ? [make("h4", {}, names[k]), frame(pictures[k])]
       : [make("p", { class: "empty" }, `No task called ${entry[TASK]} is registered where this page was made, so it has no steps. Name its module by --import.`)];
     return make("div", { class: "turn" }, said,
       make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
@@ -76,10 +86,8 @@ function replyStory(entry, reply) {
 
   return {
     heading: make("header", {}, make("h3", {}, `${entry[MODEL]} at ${entry[TASK]}`), make("p", { class: "note" }, `${entry[PROBLEM]} · sample ${entry[SAMPLE]}`)),
-    stops: Array.from({ length: Math.max(1, reply.frames.length) }, (_, k) => ({
-      face: make("span", { class: "move" }, !reply.frames.length ? "reply" : k === 0 ? "start" : k),
-      said: k === 0 ? "The start" : `Step ${k} of ${count}`,
-      draw: () => draw(k),
+    stops: (pictures.length ? names : ["The reply"]).map((said, k) => ({
+      face: make("span", { class: "move" }, faces[k] || "reply"), said, draw: () => draw(k),
     })),
   };
 }
@@ -99,7 +107,7 @@ const REPLIES = {
     result: score(entry[SCORE]),
     about: [make("span", { class: entry[SOLVED] ? "" : "bad" }, entry[SOLVED] ? "solved" : "not solved"), ` · ${entry[PROBLEM]}`, entry[SAMPLE] ? ` · sample ${entry[SAMPLE]}` : ""],
   }),
-  texts: (reply) => [...reply.prompt.map((message) => message[1]), ...reply.frames, reply.response],
+  texts: (reply) => [...reply.prompt.map((message) => message[1]), ...reply.frames, reply.solution, reply.response],
   story: replyStory,
 };
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from trl_spiral.evaluation.comparison import COMPARISON_METHODS, Standing
+from trl_spiral.evaluation.comparison import COMPARISON_METHODS, Standing, asked_differently
 from trl_spiral.evaluation.intervals import Estimate
 from trl_spiral.evaluation.scores import ScoredReply
 from trl_spiral.report.shell import assemble, finite
-from trl_spiral.tasks import get_task, task_names
+from trl_spiral.tasks import Task, get_task, task_names
 
+
+T = TypeVar("T")
 
 MOST_REPLIES = 5000
 """Replies that a page holds unless it is told otherwise, about; of more, all those to an even sample of the problems."""
@@ -56,6 +58,7 @@ def render_comparison(
         "name": ", ".join(tasks),
         "counts": counts,
         "methods": COMPARISON_METHODS,
+        "askedDifferently": asked_differently(rows),
         "standings": [_standing(one) for one in standings],
         "replies": [
             [row.model, row.task, row.problem, row.sample, finite(row.score), row.solved, row.truncated]
@@ -91,19 +94,28 @@ def steps_of(row: ScoredReply) -> list[str]:
     Raises:
         ValueError: If the task cannot make sense of the row.
     """
+    frames = _of_task(row, lambda task: task.steps(row.asked(), row.response)) or []
+    if len(frames) <= MOST_FRAMES:
+        return frames
+    left_out = len(frames) - MOST_FRAMES + 1
+    return [*frames[: MOST_FRAMES - 2], f"{left_out:,} steps are left out here.", frames[-1]]
+
+
+def _solution(row: ScoredReply) -> str:
+    return _of_task(row, lambda task: task.solution(row.asked())) or ""
+
+
+def _of_task(row: ScoredReply, draw: Callable[[Task], T]) -> T | None:
+    """What its task makes of a row, if that is registered."""
     if row.task not in task_names():
-        return []
+        return None
     try:
-        frames = get_task(row.task).steps(row.asked(), row.response)
+        return draw(get_task(row.task))
     except Exception as error:  # whatever a user's task comes upon in data that are not its own
         raise ValueError(
             f"The task {row.task!r} cannot step through problem {row.problem!r} ({type(error).__name__}: {error}). See whether "
             "the file was written by another version of it."
         ) from error
-    if len(frames) <= MOST_FRAMES:
-        return frames
-    left_out = len(frames) - MOST_FRAMES + 1
-    return [*frames[: MOST_FRAMES - 2], f"{left_out:,} steps are left out here.", frames[-1]]
 
 
 def _standing(one: Standing) -> dict[str, Any]:
@@ -129,6 +141,7 @@ def _body(row: ScoredReply) -> dict[str, Any]:
     return {
         "prompt": [[message["role"], message["content"]] for message in row.asked().messages],
         "frames": steps_of(row),
+        "solution": _solution(row),
         "response": row.response,
         "detail": [[name.replace("_", " ").capitalize(), _said(value)] for name, value in detail.items()],
         "tokens": row.tokens,

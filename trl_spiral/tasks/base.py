@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trl_spiral.prompts import extract_move
+from trl_spiral.completions import Completion, RepliesReward
+from trl_spiral.prompts import PromptRenderer, extract_move
 from trl_spiral.types import Message
 
 
@@ -83,6 +84,10 @@ class Task(ABC):
         """The reply as a series of pictures, for people: what there was, and what each part of the answer made of it."""
         return [problem.messages[-1]["content"], response]
 
+    def solution(self, problem: Problem) -> str:
+        """A right answer as a picture, shown apart from the reply's steps; empty where the task has none to show."""
+        return ""
+
 
 def read_answer(response: str) -> str | None:
     r"""
@@ -125,14 +130,20 @@ def get_task(name: str) -> Task:
     The registered task called `name`.
 
     Raises:
-        ValueError: If there is none; the message names the closest.
+        ValueError: If there is none; the message names the closest. If the task has another `name`.
     """
     if name not in _REGISTRY:
         close = difflib.get_close_matches(name.casefold(), _REGISTRY, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"There are {', '.join(task_names())}."
         raise ValueError(f"There is no task called {name!r}. {hint}")
     if name not in _TASKS:
-        _TASKS[name] = _REGISTRY[name]()
+        task = _REGISTRY[name]()
+        if (own := getattr(task, "name", None)) != name:
+            raise ValueError(
+                f"The task that is registered as {name!r} has {own!r} for its `name`, which files of scores call it by. Give it the "
+                "name that it is registered under."
+            )
+        _TASKS[name] = task
     return _TASKS[name]
 
 
@@ -169,7 +180,7 @@ def task_dataset(task: Task | str, split: Split, number: int, seed: int = 0) -> 
     ]
 
 
-class TaskReward:
+class TaskReward(RepliesReward):
     """
     A reward function of TRL's: what replies to the rows of [`task_dataset`] are worth.
 
@@ -178,23 +189,27 @@ class TaskReward:
     Args:
         task ([`Task`] or `str`):
             The task that the rows are of, or its name.
+        renderer ([`~prompts.PromptRenderer`], *optional*):
+            To be given with TRL's own trainer where the chat template opens the thinking: `PromptRenderer(tokenizer)`, with the
+            trainer's `chat_template_kwargs`. [`AlgorithmTrainer`] sets it by itself; see [`~completions.RepliesReward`].
     """
 
-    def __init__(self, task: Task | str) -> None:
+    def __init__(self, task: Task | str, renderer: PromptRenderer | None = None) -> None:
+        super().__init__(renderer)
         self.task = get_task(task) if isinstance(task, str) else task
         self.__name__ = self.task.name  # by which TRL logs it
 
     def __call__(
         self,
-        completions: Sequence[str | Sequence[Message]],
+        completions: Sequence[Completion],
         problem: Sequence[str],
+        prompts: Sequence[Any] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float]:
         scores = []
-        for completion, text in zip(completions, problem, strict=True):
+        for response, text in zip(self.replies(completions, prompts), problem, strict=True):
             asked = json.loads(text)
-            response = completion if isinstance(completion, str) else completion[-1]["content"]
             scores.append(self.task.score(Problem(asked["id"], (), asked["data"]), response))
         if log_metric is not None and scores:
             log_metric(f"{self.task.name}/solved", sum(score.solved for score in scores) / len(scores))

@@ -197,7 +197,7 @@ class Connections(Task):
         return Score(value, len(found) == len(right), detail)
 
     def steps(self, problem: Problem, response: str) -> list[str]:
-        """The words, the answer's groups one by one with what is right of them, and the solution."""
+        """The words, and the answer's groups one by one with what is right of them."""
         right = {name: frozenset(words) for name, words in problem.data["groups"].items()}
         groups = read_groups(response)
         frames = [_board(problem.data["words"], len(right))]
@@ -211,8 +211,11 @@ class Connections(Task):
                 verdict = f"right: {name}" if held == len(words) else f"{held} of {len(words)} belong together"
                 left = [word for word in left if word.casefold() not in group]
                 frames.append(f"{', '.join(group)}\n{verdict}\n\n{_board(left, len(right))}".rstrip())
-        solution = "\n".join(f"{name}: {', '.join(sorted(words))}" for name, words in right.items())
-        return [*frames, f"Solution\n{solution}"]
+        return frames
+
+    def solution(self, problem: Problem) -> str:
+        """The right groups with the names of their categories."""
+        return "\n".join(f"{name}: {', '.join(sorted(words))}" for name, words in problem.data["groups"].items())
 
 
 def count_herrings(groups: Mapping[str, Sequence[str]], categories: Categories) -> int:
