@@ -84,7 +84,7 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
     if model is None:
         torch.set_num_threads(min(torch.get_num_threads(), 2))
         atoms = rf"\b(?:{'|'.join(word for words in task.categories.values() for word in words)})\b"
-        model, tokenizer = make_tiny_solver(lessons(task, args.seed), atoms, args.seed, steps=1500, tied=True)
+        model, tokenizer = make_tiny_solver(lessons(task, args.seed), atoms, args.seed, steps=2000, tied=True)
     trainer = AlgorithmTrainer(
         model=model,
         args=args,

@@ -17,6 +17,13 @@ class TestInvite:
 
         assert (invited.shares, invited.pool, invited.players, invited.engines) == ({"self": 1.0}, None, {}, {})
 
+    def test_refuses_opponents_whom_no_game_has_a_seat_for(self, tmp_path):
+        hanoi = get_game("TowerOfHanoi-v0")
+        with pytest.raises(ValueError, match="would never be met: TowerOfHanoi-v0 has one seat.* Leave 'random' out"):
+            invite(config(tmp_path, opponents="self,random"), [hanoi])
+
+        assert invite(config(tmp_path, opponents="self,random"), [hanoi, *TICTACTOE]).players
+
     def test_makes_what_the_text_names(self, tmp_path, monkeypatch):
         monkeypatch.setenv("GUEST_KEY", "secret")
         guest = "org/model:free"

@@ -317,6 +317,14 @@ class TestAlgorithms:
         with pytest.raises(ValueError, match="without algorithm_state_0.pt, as one that another trainer wrote"):
             trainer.train(resume_from_checkpoint=f"{uninterrupted.args.output_dir}/checkpoint-3")
 
+    def test_a_checkpoint_without_a_reference_is_refused_where_it_is_to_be_moved(self, model_dir, tmp_path):
+        changes = {**self.RUN, "algorithm": "dr_grpo", "beta": 0.05}
+        make(model_dir, tmp_path, **{**changes, "max_steps": 3}).train()
+        trainer = make(model_dir, tmp_path / "resumed", **changes, sync_ref_model=True)
+
+        with pytest.raises(ValueError, match="Cannot resume from .* with `sync_ref_model`: .* kept none"):
+            trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+
 
 class TestAdapters:
     def test_resume_as_whole_models_do(self, model_dir, tmp_path):

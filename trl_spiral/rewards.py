@@ -24,8 +24,8 @@ class ExecutionReward(RepliesReward):
     Rewards a completion for holding a program that runs.
 
     The program is the completion's last ```python block outside thinking, else the whole text. How it ended is what the
-    sandbox saw; nothing that a program prints, on stderr either, changes it. A completion without a program, empty or all comments, counts as a
-    syntax error.
+    sandbox saw; nothing that a program prints, on stderr either, changes it. A completion without a program, empty or all
+    comments, counts as a syntax error.
 
     It asks for no more than a program that runs, and `print(1)` is one: `triviality_penalty` makes that the lesser choice, and
     [`UnitTestReward`] asks for the right program.

@@ -140,6 +140,11 @@ class AdvantageMixin:
         self._restore_own_state(state, folder)
         _trl.restore_cycle(self, state["cycle"])
         if self.args.sync_ref_model:
+            if not (folder / _REFERENCE_FILE).is_file():
+                raise ValueError(
+                    f"Cannot resume from {checkpoint} with `sync_ref_model`: the run that wrote it did not move its reference model, and "
+                    "kept none. Resume without it."
+                )
             load_model(self.accelerator.unwrap_model(self.ref_model), folder / _REFERENCE_FILE)
 
     def log(self, logs, start_time=None):
