@@ -35,7 +35,7 @@ from trl_spiral.checks import check_reference, check_vllm
 from trl_spiral.games import get_game
 from trl_spiral.games.code_game import FROZEN, NAME
 from trl_spiral.invitations import invite
-from trl_spiral.platforms import is_set
+from trl_spiral.platforms import explicit, is_set
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
 
@@ -145,7 +145,7 @@ def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     parser = TrlParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(FULL if full_size else LAPTOP)
-    if any(FROZEN in argument for argument in arguments):
+    if FROZEN in (explicit(parser, arguments, "games") or ()):
         settings |= FROZEN_GUESSER if full_size else FROZEN_GUESSER | FROZEN_LAPTOP
     parser.set_defaults(**settings)
     return parser.parse_args_and_config(arguments)

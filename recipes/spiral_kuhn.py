@@ -31,7 +31,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 from trl_spiral import SpiralConfig, SpiralTrainer
 from trl_spiral.callbacks import ExploitabilityCallback, SelfPlayProgressCallback, TranscriptCallback
 from trl_spiral.checks import check_reference, check_vllm
-from trl_spiral.platforms import is_set
+from trl_spiral.platforms import explicit, is_set
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
 
@@ -146,7 +146,7 @@ def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """What was asked for, and the settings above for the rest."""
     parser = TrlParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
-    leduc = any("Leduc-v0" in argument for argument in arguments)
+    leduc = "Leduc-v0" in (explicit(parser, arguments, "games") or ())
     parser.set_defaults(**(PAPER if full_size else LEDUC if leduc else LAPTOP))
     return parser.parse_args_and_config(arguments)
 

@@ -4,7 +4,7 @@ import pytest
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from trl_spiral import platforms
-from trl_spiral.platforms import Device, is_set, parse_for_platform, platform_defaults, this_device
+from trl_spiral.platforms import Device, explicit, is_set, parse_for_platform, platform_defaults, this_device
 
 
 RECIPE = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, num_generations=2)
@@ -175,6 +175,15 @@ class TestIsSet:
         arguments = ["--config", str(tmp_path / "c.yaml"), "--run_name", "--model_name_or_path is not set".title()]
 
         assert not is_set(TrlParser((GRPOConfig, ModelConfig)), arguments, "model_name_or_path")
+
+
+class TestExplicit:
+    def test_is_the_value_and_the_command_line_comes_before_the_file(self, tmp_path):
+        (tmp_path / "c.yaml").write_text("output_dir: filed\nseed: 1\n")
+        parser = TrlParser((GRPOConfig, ModelConfig))
+        arguments = ["--config", str(tmp_path / "c.yaml"), "--seed", "2"]
+
+        assert [explicit(parser, arguments, name) for name in ("seed", "output_dir", "run_name")] == [2, "filed", None]
 
 
 class TestThisDevice:

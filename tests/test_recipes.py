@@ -190,6 +190,18 @@ class TestArguments:
 
         assert (args.output_dir, args.games) == (output, games)
 
+    @pytest.mark.parametrize(
+        ("name", "game", "setting"),
+        [("spiral_kuhn", "Leduc-v0", "output_dir"), ("code_game", "CodeGame-v0-frozen", "opponents")],
+    )
+    def test_choose_the_same_settings_from_a_file(self, name, game, setting, tmp_path):
+        (tmp_path / "c.yaml").write_text(f"games: [{game}]\n")
+        parse = load_recipe(name).parse
+        named, filed = (parse(how)[0] for how in (["--games", game], ["--config", str(tmp_path / "c.yaml")]))
+
+        assert filed.games == named.games == [game]
+        assert getattr(filed, setting) == getattr(named, setting) != getattr(parse([])[0], setting)
+
     @pytest.mark.parametrize("name", RECIPES)
     @pytest.mark.parametrize("how", ["dashes", "yaml"])
     def test_name_a_model_in_whatever_way(self, name, how, tmp_path):

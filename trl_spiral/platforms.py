@@ -129,11 +129,11 @@ def parse_for_platform(parser: Any, arguments: Sequence[str], recipe: Mapping[st
     return tuple(parser.parse_args_and_config([*settled, *arguments]))
 
 
-def is_set(parser: Any, arguments: Sequence[str], name: str) -> bool:
+def explicit(parser: Any, arguments: Sequence[str], name: str) -> Any:
     """
-    Whether something is set explicitly: in whatever spelling on the command line, or in the YAML file of `--config`.
+    What something is set to explicitly, in whatever spelling on the command line or in the YAML file of `--config`, or `None`.
 
-    For recipes whose other settings depend on it, as on `model_name_or_path`.
+    For recipes whose other settings depend on it, as on `games`.
 
     Args:
         parser ([`~trl.TrlParser`]):
@@ -143,7 +143,12 @@ def is_set(parser: Any, arguments: Sequence[str], name: str) -> bool:
         name (`str`):
             Of a setting.
     """
-    return bool(_from_arguments(parser, arguments, [name])) or _from_yaml(arguments).get(name) is not None
+    return _from_arguments(parser, arguments, [name]).get(name, _from_yaml(arguments).get(name))
+
+
+def is_set(parser: Any, arguments: Sequence[str], name: str) -> bool:
+    """Whether something is set explicitly, as on `model_name_or_path` much depends. Arguments are those of [`explicit`]."""
+    return explicit(parser, arguments, name) is not None
 
 
 def _fitting_batch(settings: Mapping[str, Any], memory: float, old: bool) -> dict[str, int]:
