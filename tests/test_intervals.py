@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from trl_spiral.evaluation.intervals import bootstrap_mean, clustered_wilson, wilson
+from trl_spiral.intervals import bootstrap_mean, clustered_wilson, wilson
 
 
 class TestWilson:

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from games_for_tests import LastStone, ShortOrLong
 
-from trl_spiral.evaluation.intervals import bootstrap_mean, wilson
+from trl_spiral.intervals import bootstrap_mean, wilson
 from trl_spiral.evaluation.matches import (
     MatchReport,
     Outcome,

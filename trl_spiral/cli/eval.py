@@ -15,8 +15,8 @@ from trl_spiral.cli.options import (
     open_contestants,
     read_games,
 )
-from trl_spiral.evaluation.intervals import METHODS
 from trl_spiral.evaluation.matches import evaluate_matches, match_table
+from trl_spiral.intervals import METHODS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trl_spiral.evaluation.intervals import LEVEL, RESAMPLES, Estimate, bootstrap_mean, clustered_wilson
 from trl_spiral.evaluation.scores import ScoredReply
+from trl_spiral.intervals import LEVEL, RESAMPLES, Estimate, bootstrap_mean, clustered_wilson
 
 
 COMPARISON_METHODS = (
@@ -32,13 +32,13 @@ class Standing:
             Different problems that it was asked.
         replies (`int`):
             All samples of all problems.
-        score ([`~evaluation.intervals.Estimate`]):
+        score ([`~intervals.Estimate`]):
             Mean score of its replies. Of one problem it has no interval: its ends are `nan`.
-        solved ([`~evaluation.intervals.Estimate`]):
+        solved ([`~intervals.Estimate`]):
             Share of its replies that solved their problem.
         shared (`int`):
             Problems that the task's first model was asked too.
-        difference ([`~evaluation.intervals.Estimate`], *optional*):
+        difference ([`~intervals.Estimate`], *optional*):
             On these, the mean over problems of how much higher it scored than the first model, without an interval where there
             is one. `None` for the first model itself, and where there are no such problems.
     """

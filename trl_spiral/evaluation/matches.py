@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trl_spiral.evaluation.intervals import METHODS, Estimate, bootstrap_mean, clustered_wilson
 from trl_spiral.games import Game
+from trl_spiral.intervals import METHODS, Estimate, bootstrap_mean, clustered_wilson
 from trl_spiral.players import Player
 from trl_spiral.rollout import Engine, Forfeit, Start, play, referee
 from trl_spiral.seeding import derive_seed
@@ -176,7 +176,7 @@ class MatchReport:
     How a player fared in a game against an opponent, seat by seat.
 
     Intervals are 95 %: Wilson's for shares, percentile bootstrap for means. Over all seats, the games of one deal are
-    taken together, since they share its luck; see [`~evaluation.intervals`].
+    taken together, since they share its luck; see [`~intervals`].
 
     Attributes:
         game, player, opponent (`str`):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from trl_spiral.evaluation.asking import ask_all, check_answered, thought_before
 from trl_spiral.evaluation.grading import Verdict, boxed_answer, grade
-from trl_spiral.evaluation.intervals import wilson
 from trl_spiral.evaluation.maths_sets import Problem
+from trl_spiral.intervals import wilson
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.prompts import INSTRUCTION, PromptRenderer
 from trl_spiral.rollout import Engine

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from trl_spiral.evaluation.intervals import LEVEL, RESAMPLES, Estimate
 from trl_spiral.evaluation.tree import GameTree, InformationState, Strategy, game_tree
 from trl_spiral.games.base import Dealt, Game, get_game
+from trl_spiral.intervals import LEVEL, RESAMPLES, Estimate
 from trl_spiral.players import Player
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rollout import Ask, Engine, Playing, play

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trl_spiral.evaluation.intervals import Estimate, bootstrap_mean, wilson
+from trl_spiral.intervals import Estimate, bootstrap_mean, wilson
 
 
 def pass_at_k(programs: int, passed: int, k: int) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 
 from openskill.models import BradleyTerryFull
 
+from trl_spiral.intervals import wilson
 from trl_spiral.opponents.transitivity import Matrix, cycles, decompose
 from trl_spiral.types import POLICY
 
@@ -231,12 +232,8 @@ class Ratings:
         """Results of `name` against `rival` over all games that they played."""
         tally = self._tally(name, rival)
         games = tally.wins + tally.draws + tally.losses
-        if not games:
-            return WinRate(math.nan, 0, 0.0, 1.0)
-        rate = (tally.wins + 0.5 * tally.draws) / games
-        middle = (rate + Z95**2 / (2 * games)) / (1 + Z95**2 / games)
-        half = Z95 / (1 + Z95**2 / games) * math.sqrt(rate * (1 - rate) / games + (Z95 / (2 * games)) ** 2)
-        return WinRate(rate, games, max(0.0, middle - half), min(1.0, middle + half))
+        found = wilson((tally.wins + 0.5 * tally.draws) / games if games else math.nan, games)
+        return WinRate(found.value, games, found.low, found.high)
 
     def recent_win_rate(self, name: str, rival: str, prior: float = 2.0) -> float:
         """
