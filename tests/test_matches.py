@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 from games_for_tests import LastStone, ShortOrLong
 
-from trl_spiral.intervals import bootstrap_mean, wilson
 from trl_spiral.evaluation.matches import (
     MatchReport,
     Outcome,
@@ -15,6 +14,7 @@ from trl_spiral.evaluation.matches import (
     play_matches,
 )
 from trl_spiral.games import get_game
+from trl_spiral.intervals import bootstrap_mean, wilson
 from trl_spiral.players import RandomPlayer, ScriptedPlayer
 from trl_spiral.rollout import play, referee
 from trl_spiral.types import Ending, Episode, Trajectory, Turn

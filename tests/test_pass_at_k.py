@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from trl_spiral.intervals import wilson
 from trl_spiral.evaluation.pass_at_k import mean_pass_at_k, pass_at_k
+from trl_spiral.intervals import wilson
 
 
 class TestPassAtK:
