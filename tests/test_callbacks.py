@@ -30,7 +30,8 @@ from trl_spiral.callbacks.policy import check_can_play, renderer_of
 from trl_spiral.callbacks.pool import save_adapter
 from trl_spiral.games import get_game
 from trl_spiral.opponents import Opponents, Played
-from trl_spiral.opponents.pool import INDEX, NEEDED
+from trl_spiral.opponents.pool import INDEX
+from trl_spiral.opponents.snapshot_files import NEEDED
 from trl_spiral.types import POLICY
 
 

@@ -10,7 +10,8 @@ from hub_server import HubServer
 
 from trl_spiral import OpponentPool
 from trl_spiral.opponents import Played, pool
-from trl_spiral.opponents.pool import INDEX, NEEDED, kind_of, needed_by_checkpoints
+from trl_spiral.opponents.pool import INDEX
+from trl_spiral.opponents.snapshot_files import NEEDED, kind_of, needed_by_checkpoints
 from trl_spiral.types import POLICY
 
 

@@ -16,7 +16,8 @@ from trl_spiral.engines.saved import pool_players, saved_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.guests import read_endpoint, scripted_guest, short_names
-from trl_spiral.opponents.pool import INDEX, Snapshot
+from trl_spiral.opponents.pool import INDEX
+from trl_spiral.opponents.snapshot_files import Snapshot
 from trl_spiral.opponents.spec import HUMAN
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player
 from trl_spiral.players.by_name import check_scripted_name

@@ -46,7 +46,7 @@ from trl_spiral.games import Game, get_game
 from trl_spiral.games.mix import Curriculum
 from trl_spiral.invitations import invite
 from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
-from trl_spiral.opponents.pool import needed_by_checkpoints
+from trl_spiral.opponents.snapshot_files import needed_by_checkpoints
 from trl_spiral.opponents.spec import POOL
 from trl_spiral.prompts import check_prompt_style
 from trl_spiral.rollout import Engine, Forfeit

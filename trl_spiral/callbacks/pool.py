@@ -20,7 +20,7 @@ from trl_spiral.callbacks.rating_games import play_rating_games
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.plots import draw_win_rates
-from trl_spiral.opponents.pool import NEEDED, Kind, needed_by_checkpoints
+from trl_spiral.opponents.snapshot_files import NEEDED, Kind, needed_by_checkpoints
 from trl_spiral.types import BASE, POLICY
 
 

@@ -8,7 +8,6 @@ every moment, and whatever it does not name is left over from a crash and swept 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -16,12 +15,23 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trl_spiral.opponents.ratings import Ratings
+from trl_spiral.opponents.snapshot_files import (
+    FORMAT,
+    Kind,
+    Snapshot,
+    copy_weights,
+    digest_of,
+    files_of,
+    kind_of,
+    read_index,
+    sync,
+)
 from trl_spiral.types import POLICY
 
 
@@ -31,47 +41,10 @@ INDEX = "index.json"
 POOL_FOLDER = "opponents"
 """Where a run keeps its pool, in its output folder: what is pushed to the Hub with the model."""
 
-FORMAT = 1
-Kind = Literal["adapter", "weights"]
 Eviction = Literal["oldest", "lowest", "ladder"]
 
 _OURS = re.compile(r"(step|past)-\d+|base|\.partial-.*")
 _CHECKPOINT = re.compile(r"(?:checkpoint|step)-(\d+)")
-_WEIGHT_FILES = {
-    "adapter_config.json": "adapter",
-    "model.safetensors": "weights",
-    "model.safetensors.index.json": "weights",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """
-    A frozen copy of the policy.
-
-    Attributes:
-        name (`str`):
-            Its policy name, such as `"step-40"`: what requests for its weights say, and its folder in the pool.
-        step (`int`):
-            Optimizer step after which it was taken; zero or less for one that was there before the run.
-        kind (`str`):
-            `"adapter"` for a LoRA adapter's folder, `"weights"` for a whole model's.
-        files (`Mapping[str, tuple[int, str]]`):
-            Size in bytes and BLAKE2b digest of each file, by its path in the folder.
-        pinned (`bool`):
-            Whether it is kept beside the pool: it takes no room, is never evicted and never drawn as an earlier self.
-    """
-
-    name: str
-    step: int
-    kind: Kind
-    files: Mapping[str, tuple[int, str]]
-    pinned: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes on disk."""
-        return sum(size for size, _ in self.files.values())
 
 
 class OpponentPool:
@@ -111,7 +84,7 @@ class OpponentPool:
         self.run = secrets.token_hex(8)
         self._snapshots: dict[str, Snapshot] = {}
         if (self.folder / INDEX).exists():
-            self.load_state_dict(_read(self.folder / INDEX))
+            self.load_state_dict(read_index(self.folder / INDEX))
 
     # ---- looking ----
     @property
@@ -207,13 +180,13 @@ class OpponentPool:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         write(unfinished)
-        files = _files(unfinished)
+        files = files_of(unfinished)
         if not files:
             raise ValueError(f"Nothing was written for the snapshot {name}.")
         # Left by a run that was killed before it listed it, or that a resume has gone back behind.
         shutil.rmtree(self.folder / name, ignore_errors=True)
         os.rename(unfinished, self.folder / name)
-        _sync(self.folder)
+        sync(self.folder)
         snapshot = Snapshot(name, step, kind, files, pinned)
         self._list(snapshot)
         self.save()
@@ -274,7 +247,7 @@ class OpponentPool:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, self.folder / INDEX)
-        _sync(self.folder)
+        sync(self.folder)
 
     def sweep(self, keep: Collection[str] = ()) -> list[str]:
         """
@@ -367,7 +340,7 @@ class OpponentPool:
                 return f"{snapshot.name}/{name} is missing"
             if path.stat().st_size != size:
                 return f"{snapshot.name}/{name} has {path.stat().st_size} bytes and should have {size}"
-            if _digest(path) != digest:
+            if digest_of(path) != digest:
                 return f"{snapshot.name}/{name} is not what was written"
         return None
 
@@ -411,7 +384,7 @@ class OpponentPool:
         for step, path in found:
             kind = kind_of(path)
             assert kind is not None, "only such folders were found"
-            pool.add(step - found[-1][0], kind, partial(_copy_weights, path), name=f"past-{step}")
+            pool.add(step - found[-1][0], kind, partial(copy_weights, path), name=f"past-{step}")
         return pool
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> None:
@@ -467,74 +440,3 @@ class OpponentPool:
         if problems := pool.problems():
             raise ValueError(f"The pool of {repo_id} did not arrive whole: {'; '.join(problems)}. Download it again.")
         return pool
-
-
-def kind_of(folder: Path) -> Kind | None:
-    """What a folder holds: an adapter, whole weights in safetensors, or neither."""
-    for name, kind in _WEIGHT_FILES.items():
-        if (folder / name).is_file():
-            return "adapter" if kind == "adapter" else "weights"
-    return None
-
-
-NEEDED = "opponent_pool.json"
-"""A checkpoint's list of the snapshots without which it cannot be resumed."""
-
-
-def needed_by_checkpoints(output_dir: str | os.PathLike[str]) -> set[str]:
-    """Names of the snapshots that the checkpoints in a run's output folder need."""
-    names: set[str] = set()
-    for path in Path(output_dir).glob(f"checkpoint-*/{NEEDED}"):
-        try:
-            names |= {entry["name"] for entry in json.loads(path.read_text(encoding="utf-8"))["snapshots"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # cut off while it was written: nobody can resume from that one
-    return names
-
-
-def _read(index: Path) -> Mapping[str, Any]:
-    try:
-        state: Mapping[str, Any] = json.loads(index.read_text(encoding="utf-8"))
-        known = state["format"] == FORMAT and "snapshots" in state and "ratings" in state
-    except (ValueError, KeyError, TypeError):
-        known = False
-    if not known:
-        raise ValueError(
-            f"{index} is no index of a pool in format {FORMAT}. Use the version of trl_spiral that wrote it, or another folder."
-        )
-    return state
-
-
-def _files(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and digest of every file below a folder, each of them safe on disk."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            found[path.relative_to(folder).as_posix()] = path.stat().st_size, _digest(path)
-    _sync(folder)
-    return found
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Makes renames within a folder last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _copy_weights(source: Path, target: Path) -> None:
-    """The files of a model or an adapter, and nothing of the trainer's. No links: a trainer may write over its own."""
-    described = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
-    weights = [*source.glob("adapter_model.safetensors"), *source.glob("model*.safetensors")]
-    for path in [*(source / name for name in described), *weights]:
-        if path.is_file():
-            shutil.copy2(path, target / path.name)
