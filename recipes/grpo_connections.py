@@ -82,6 +82,12 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
             f"`task` ({puzzles.task!r}) is none of Connections: choose 'connections' or one that begins with it."
         )
     if model is None:
+        longest = 2 * task.groups * task.size  # the tiny model's tokens are a word and what stands behind it
+        if longest > args.max_completion_length:
+            raise ValueError(
+                f"An answer to {task.name!r} is {longest} of the tiny model's tokens, and a reply has {args.max_completion_length}. "
+                "Name a model, choose 'connections-small', or allow longer replies (`max_completion_length`)."
+            )
         torch.set_num_threads(min(torch.get_num_threads(), 2))
         atoms = rf"\b(?:{'|'.join(word for words in task.categories.values() for word in words)})\b"
         model, tokenizer = make_tiny_solver(lessons(task, args.seed), atoms, args.seed, steps=2000, tied=True)

@@ -91,6 +91,13 @@ class TestConnections:
         assert held_out <= {text.split()[-1].rstrip(".") for text in others}
         assert not any(held_out & set(problems[text].data["words"]) for text, _ in puzzles)
 
+    def test_refuses_puzzles_whose_answers_the_tiny_model_has_no_room_for(self):
+        recipe = load_recipe("grpo_connections")
+        with pytest.raises(
+            ValueError, match="An answer to 'connections' is 32 of the tiny model's tokens, and a reply has 16"
+        ):
+            recipe.main(*recipe.parse(["--task", "connections"]))
+
     def test_refuses_a_task_of_another_kind(self):
         recipe = load_recipe("grpo_connections")
         with pytest.raises(ValueError, match="'hanoi-3'.* is none of Connections"):
