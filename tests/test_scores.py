@@ -294,6 +294,25 @@ class TestThinking:
 
         assert reward(completions=[[said]], problem=[row["problem"]]) == [1.0]
 
+    def test_that_is_closed_empty_is_told_from_unfinished_by_the_tokens(self, tokenizer):
+        (row,) = task_dataset("hanoi-small", "validation", 1)
+        *_, box, closed = self.texts(HANOI.problems("validation", 1)[0])
+        reward = TaskReward("hanoi-small", PromptRenderer(tokenizer, chat_template=THINKING))
+        # Some of TRL's parsers make the same message of both.
+        parsed = [[{"role": "assistant", "content": box}]] * 2
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in (box, closed)]
+
+        assert reward(completions=parsed, completion_ids=ids, problem=[row["problem"]] * 2) == [0.0, 1.0]
+
+    def test_goes_by_what_this_prompt_says(self, tokenizer):
+        (row,) = task_dataset("hanoi-small", "validation", 1)
+        text = self.texts(HANOI.problems("validation", 1)[0])[2]
+        template = THINKING.replace("enable_thinking is not false", "'/no_think' not in messages[0]['content']")
+        reward = TaskReward("hanoi-small", PromptRenderer(tokenizer, chat_template=template))
+        prompts = [[{"role": "user", "content": said}] for said in ("Move.", "Move. /no_think")]
+
+        assert reward(completions=[text] * 2, prompts=prompts, problem=[row["problem"]] * 2) == [0.0, 1.0]
+
     def test_a_reward_that_cannot_know_says_so_once(self, caplog):
         (row,) = task_dataset("hanoi-small", "validation", 1)
         reward = TaskReward("hanoi-small")
@@ -455,6 +474,20 @@ class TestCommand:
         assert {row.response[:7] for row in thought} == {"<think>"}
         assert not any(row.response.startswith("<think>") for row in said)
         assert json.loads(said[0].settings)["chat_template_kwargs"] == {"enable_thinking": False}
+
+    @pytest.mark.parametrize(
+        ("more", "sentence"),
+        [
+            (['{"tokenize": false}'], "`--chat-template-kwargs` must not set 'tokenize'"),
+            (
+                ['{"a": 1}', "--prompt-style", "qwen3"],
+                "`--chat-template-kwargs` has no effect with `--prompt-style qwen3`",
+            ),
+        ],
+    )
+    def test_options_of_the_chat_template_that_cannot_be_are_refused(self, more, sentence, tmp_path, capsys):
+        assert self.command("no/model", tmp_path / "scores.parquet", "--chat-template-kwargs", *more) == 2
+        assert sentence in capsys.readouterr().err
 
     @pytest.mark.parametrize(("text", "sentence"), [("{", "'{' is no JSON (Exp"), ("[1]", "'[1]' is no JSON object")])
     def test_options_of_the_chat_template_are_an_object(self, text, sentence, tmp_path, capsys):

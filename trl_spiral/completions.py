@@ -32,7 +32,12 @@ class RepliesReward:
         self.renderer = renderer
         self._told = False
 
-    def replies(self, completions: Sequence[Completion], prompts: Sequence[Any] | None = None) -> list[str]:
+    def replies(
+        self,
+        completions: Sequence[Completion],
+        prompts: Sequence[Any] | None = None,
+        completion_ids: Sequence[Sequence[int]] | None = None,
+    ) -> list[str]:
         """
         Whole replies, with the `<think>` that their prompts have opened.
 
@@ -41,24 +46,35 @@ class RepliesReward:
                 What the model wrote. Of messages, the last one counts: before it stand calls of tools and their answers.
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 What it was asked.
+            completion_ids (`Sequence[list[int]]`, *optional*):
+                The same as tokens. Where the tokenizer has a response template, messages do not tell thinking that was closed
+                empty from thinking that was not closed.
         """
         shown: Sequence[Any] = [None] * len(completions) if prompts is None else prompts
-        return [self._reply(completion, prompt) for completion, prompt in zip(completions, shown, strict=True)]
+        tokens: Sequence[Any] = [None] * len(completions) if completion_ids is None else completion_ids
+        return [self._reply(*one) for one in zip(completions, shown, tokens, strict=True)]
 
-    def _reply(self, completion: Completion, prompt: Any) -> str:
+    def _reply(self, completion: Completion, prompt: Any, ids: Sequence[int] | None) -> str:
         last = {"content": completion} if isinstance(completion, str) else completion[-1]
         text = str(last.get("content") or "")
-        if last.get("reasoning_content") or last.get("thinking"):
-            return text  # TRL has told the thinking and the answer apart
         if isinstance(prompt, str):
             return f"<think>{text}" if prompt.rstrip().endswith("<think>") else text
-        if self.renderer is not None:
-            return self.renderer.thought + text
+        if self.renderer is None:
+            self._tell_of_thinking(text)
+            return text
+        thought = self.renderer.thought_after(prompt) if prompt else self.renderer.thought
+        if ids is not None and not isinstance(completion, str) and len(completion) == 1:
+            return thought + self.renderer.text(ids)
+        told_apart = last.get("reasoning_content") or last.get("thinking")  # by TRL: the thinking and the answer
+        return text if told_apart else thought + text
+
+    def _tell_of_thinking(self, text: str) -> None:
+        """Warns once of a completion that closes thinking which it has not opened."""
         closed = text.find("</think>")
-        if not self._told and closed >= 0 and "<think>" not in text[:closed]:
-            self._told = True
-            logger.warning(
-                "A completion closes thinking that its prompt may have opened, and this reward cannot know: an answer in thinking "
-                "that was cut off would count. Pass `renderer=PromptRenderer(tokenizer)`, or use `AlgorithmTrainer`."
-            )
-        return text
+        if self._told or closed < 0 or "<think>" in text[:closed]:
+            return
+        self._told = True
+        logger.warning(
+            "A completion closes thinking that its prompt may have opened, and this reward cannot know: an answer in thinking "
+            "that was cut off would count. Pass `renderer=PromptRenderer(tokenizer)`, or use `AlgorithmTrainer`."
+        )

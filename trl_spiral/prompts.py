@@ -220,9 +220,12 @@ class PromptRenderer:
         """`"<think>"` where prompts open the thinking, nothing of which counts before a reply closes it; else `""`."""
         if self._thought is None:
             # As text: a tiny vocabulary may lack the word.
-            rendered = self._text([{"role": "user", "content": "Question."}])
-            self._thought = "<think>" if rendered.rstrip().endswith("<think>") else ""
+            self._thought = _opened(self._text([{"role": "user", "content": "Question."}]))
         return self._thought
+
+    def thought_after(self, messages: Sequence[Message]) -> str:
+        """The same of one conversation, asked as TRL asks it: its own words (`/no_think`) may decide in some templates."""
+        return _opened(self._apply([dict(message) for message in messages]))
 
     def reply(self, text: str) -> tuple[int, ...]:
         """Token ids of a reply, end-of-turn token included, as a model would write it."""
@@ -280,6 +283,10 @@ class PromptRenderer:
             self._cache.clear()
         self._cache[key] = ids
         return ids
+
+
+def _opened(rendered: str) -> str:
+    return "<think>" if rendered.rstrip().endswith("<think>") else ""
 
 
 def check_prompt_style(style: str, chat_template: Any) -> None:

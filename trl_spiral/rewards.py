@@ -80,6 +80,7 @@ class ExecutionReward(RepliesReward):
         self,
         completions: Sequence[Completion],
         prompts: Sequence[Any] | None = None,
+        completion_ids: Sequence[Sequence[int]] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
         **_: Any,
@@ -90,13 +91,15 @@ class ExecutionReward(RepliesReward):
                 What the model wrote.
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 What it was asked.
+            completion_ids (`Sequence[list[int]]`, *optional*):
+                What it wrote, as tokens; see [`~completions.RepliesReward.replies`].
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's, for `execution/*` and for the columns `code` and `verdict` of the completions table.
 
         Returns:
             `list[float]`: A reward for each completion.
         """
-        programs = [extract_program(reply) for reply in self.replies(completions, prompts)]
+        programs = [extract_program(reply) for reply in self.replies(completions, prompts, completion_ids)]
         outcomes = self._run(programs)
         rewards = [self._worth(outcome) for outcome in outcomes]
         verdicts = [_in_words(outcome) for outcome in outcomes]
@@ -167,6 +170,7 @@ class UnitTestReward(RepliesReward):
         test_imports: Sequence[Sequence[str] | None] | None = None,
         entry_points: Sequence[Sequence[str] | None] | None = None,
         prompts: Sequence[Any] | None = None,
+        completion_ids: Sequence[Sequence[int]] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
         **_: Any,
@@ -184,6 +188,8 @@ class UnitTestReward(RepliesReward):
                 defines. To be given where a program is to write a `sum` of its own.
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 What it was asked.
+            completion_ids (`Sequence[list[int]]`, *optional*):
+                What it wrote, as tokens; see [`~completions.RepliesReward.replies`].
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's, for `unit_tests/*` and for the column `tests` of the completions table.
 
@@ -195,7 +201,9 @@ class UnitTestReward(RepliesReward):
         """
         trials: list[Trial] = []
         rows: list[slice] = []
-        for number, (reply, tests) in enumerate(zip(self.replies(completions, prompts), test_list, strict=True)):
+        for number, (reply, tests) in enumerate(
+            zip(self.replies(completions, prompts, completion_ids), test_list, strict=True)
+        ):
             if not tests:
                 raise ValueError("`test_list` is empty in a row: there is no share of no tests. Leave such rows out.")
             imports = "\n".join((test_imports[number] if test_imports else None) or ())

@@ -66,6 +66,15 @@ def run(args: argparse.Namespace) -> None:
     from trl_spiral.evaluation.code import check_samples
 
     check_samples(args.samples, args.temperature)
+    if args.chat_template_kwargs and args.prompt_style != "chat":
+        raise ValueError(
+            f"`--chat-template-kwargs` has no effect with `--prompt-style {args.prompt_style}`, which uses no chat template. Leave one "
+            "of them out."
+        )
+    if taken := sorted({"conversation", "tokenize", "add_generation_prompt"} & {*args.chat_template_kwargs}):
+        raise ValueError(
+            f"`--chat-template-kwargs` must not set {taken[0]!r}, which is not the template's. Leave it out."
+        )
     task = get_task(args.task)
     if args.out.is_dir():
         raise ValueError(

@@ -204,11 +204,12 @@ class TaskReward(RepliesReward):
         completions: Sequence[Completion],
         problem: Sequence[str],
         prompts: Sequence[Any] | None = None,
+        completion_ids: Sequence[Sequence[int]] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float]:
         scores = []
-        for response, text in zip(self.replies(completions, prompts), problem, strict=True):
+        for response, text in zip(self.replies(completions, prompts, completion_ids), problem, strict=True):
             asked = json.loads(text)
             scores.append(self.task.score(Problem(asked["id"], (), asked["data"]), response))
         if log_metric is not None and scores:
