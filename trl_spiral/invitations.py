@@ -35,12 +35,12 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
         ValueError: If a name means nothing, a game has no such player, or no game has a seat for one.
     """
     named = parse_opponents(args.opponents)
-    if others := [name for name in named if name != SELF]:
-        if all(game.traits.seats == 1 for game in games):
-            raise ValueError(
-                f"`opponents` ({args.opponents!r}) would never be met: {', '.join(game.name for game in games)} has one seat, which is "
-                f"the policy's. Leave {' and '.join(map(repr, others))} out, or add a game of two seats."
-            )
+    others = [name for name in named if name != SELF]
+    if others and all(game.traits.seats == 1 for game in games):
+        raise ValueError(
+            f"`opponents` ({args.opponents!r}) would never be met: the policy has the only seat of "
+            f"{', '.join(game.name for game in games)}. Leave {' and '.join(map(repr, others))} out, or add a game of two seats."
+        )
     shares: dict[str, float] = {}
     players: dict[str, Player] = {}
     engines: dict[str, Engine] = {}

@@ -204,7 +204,7 @@ function fillBrowser(section, index, kept, kind) {
   document.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const taken = event.target.matches("input, select") || (event.target.closest("[tabindex]") && !section.contains(event.target));
-    if (!by || taken || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (!by || taken || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     stepper.step(by);
   });

@@ -68,7 +68,8 @@ class Hanoi(Task):
 
     Args:
         disks (`Sequence[int]`, defaults to `(3, 4, 5)`):
-            Numbers of disks. Of all arrangements of so many, each is as likely to be the start as any other.
+            Numbers of disks. Of all arrangements of so many, each is about as likely to be the start as any other, so that
+            most problems are of the largest number.
         standard (`bool`, defaults to `False`):
             Ask only for the whole tower from peg 0 to peg 2, in both splits, which then hold the same problems.
         completion_tokens (`int`, *optional*):
