@@ -4,9 +4,9 @@
 """
 A language model learns Connections, to sort words into groups, by any of the algorithms that `--algorithm` names.
 
-On a laptop, without arguments: makes a tiny model on the spot, which has learned which words go together and has seen some
-puzzles, and trains it on puzzles of two groups of three words. Puzzles of categories that were held out, of which it knows
-the words alone, are scored before and after. Some minutes on two cores, no GPU, no network.
+On a laptop, without arguments: makes a tiny model on the spot, which has learned which words go together and has read 6,000
+solved puzzles, and trains it on puzzles of two groups of three words. Puzzles of categories that were held out, of which it
+knows the words alone, are scored before and after. Some minutes on two cores, no GPU, no network.
 
     accelerate launch recipes/grpo_connections.py
     accelerate launch recipes/grpo_connections.py --algorithm gpg
