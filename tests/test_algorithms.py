@@ -2,13 +2,13 @@
 
 import json
 import logging
-from pathlib import Path
 
+import algorithm_runs
 import pytest
 import torch
 from algorithm_runs import LONGEST, REWARDS, SIZE, Gradients, config, gradients, make, move_away, replies
 from datasets import Dataset
-from test_two_ranks import launch
+from forked_ranks import run_on_ranks
 from transformers import AutoModelForCausalLM
 
 from trl_spiral import AlgorithmConfig, AlgorithmTrainer
@@ -160,7 +160,7 @@ def on_two_ranks(model_dir, tmp_path_factory):
     resampled = {"resampled": {**RESAMPLED, "rewards": rewards_of(USEFUL)}}
     runs = [dict(name=name, model=model_dir, world_size=2, **run) for name, run in {**RUNS, **resampled}.items()]
     (folder / "runs.json").write_text(json.dumps(runs))
-    done = launch(Path(__file__).with_name("algorithm_runs.py"), folder / "runs.json")
+    done = run_on_ranks(algorithm_runs.main, folder / "runs.json")
 
     assert done.returncode == 0, done.stderr
     return folder

@@ -9,17 +9,15 @@ import logging
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import training_runs
-from test_two_ranks import launch
+from forked_ranks import run_on_ranks
 
 from trl_spiral import OpponentPool
 from trl_spiral.state import why_incomplete
 
 
-SCRIPT = Path(__file__).with_name("training_runs.py")
 KILLS = int(os.environ.get("TRL_SPIRAL_KILLS", "6"))
 
 RUN = dict(
@@ -71,7 +69,7 @@ def in_a_fork(run, folder):
 def on_two_ranks(run, folder):
     """The same, on two ranks of one launch."""
     (folder / "runs.json").write_text(json.dumps([run]))
-    done = launch(SCRIPT, folder / "runs.json")
+    done = run_on_ranks(training_runs.main, folder / "runs.json")
     killed = "SIGKILL" in done.stderr
     assert killed or done.returncode == 0, done.stderr[-3000:]
     return killed, done.stderr

@@ -1,13 +1,13 @@
 import json
-from pathlib import Path
 
+import matches_on_ranks
 import pytest
 import torch
 from datasets import Dataset
+from forked_ranks import run_on_ranks
 from games_for_tests import LastStone
 from matches_on_ranks import matches
 from test_callbacks import SETTINGS, state_of
-from test_two_ranks import launch
 from training_runs import config, history, plain_trainer
 from trl import SFTConfig, SFTTrainer
 
@@ -16,9 +16,6 @@ from trl_spiral.callbacks import MatchCallback
 from trl_spiral.games import get_game
 from trl_spiral.players import HumanPlayer, RandomPlayer
 from trl_spiral.sandbox import CannotContain
-
-
-SCRIPT = Path(__file__).with_name("matches_on_ranks.py")
 
 
 def make_trainer(kind, model, folder, seen, steps, **changes):
@@ -69,7 +66,7 @@ class TestMatchCallback:
 
     def test_two_ranks_share_the_games_and_hold_what_one_rank_holds(self, model_dir, tmp_path):
         _, alone = matches(model_dir, tmp_path / "alone")
-        done = launch(SCRIPT, model_dir, tmp_path)
+        done = run_on_ranks(matches_on_ranks.main, model_dir, tmp_path)
 
         assert done.returncode == 0, done.stderr
         ranks = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
