@@ -23,12 +23,14 @@ from trl_spiral.prompts import PromptRenderer
 def pairs(tokenizer):
     """(board, cell, is the reply `\\boxed{[cell]}`) of every row that is scored: each cell in four ways."""
     renderer = PromptRenderer(tokenizer)
-    rows = []
-    for board in decision_boards():
-        for cell in empty_cells(board):
-            boxed = renderer.reply(f"\\boxed{{[{cell}]}}")
-            ways = {renderer.reply(text) for text in (f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")} | {boxed}
-            rows += [(board, cell, reply == boxed) for reply in sorted(ways)]
+    ways = {}
+    for cell in range(9):
+        boxed = renderer.reply(f"\\boxed{{[{cell}]}}")
+        replies = {renderer.reply(text) for text in (f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")} | {boxed}
+        ways[cell] = [reply == boxed for reply in sorted(replies)]
+    rows = [
+        (board, cell, boxed) for board in decision_boards() for cell in empty_cells(board) for boxed in ways[cell]
+    ]
     return rows
 
 
