@@ -63,5 +63,6 @@ OVERRIDDEN = {
 OVERRIDDEN_BY_ALGORITHMS = {
     "_get_train_sampler": ("self", "dataset"),
     "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
+    "_tokenize_prompts": ("self", "prompts"),
 }
 """Methods that `AlgorithmMixin` overrides beyond those of `AdvantageMixin`, which `SpiralTrainer` shares."""
