@@ -16,10 +16,9 @@ CUT = "\ufdd0"
 """Separates pieces that are encoded on their own. A Unicode noncharacter, so no text needs it."""
 
 _TAG = re.compile(r"<[^<>\s]+>")
-# Only the first character is consumed, so that overlapping texts are all found. Bounded, hence linear.
+# Each alternative is bounded and begins with a character that it does not hold again, so a search is linear.
 _KNOWN = re.compile(
     r"""
-    (?=
         <[|｜][^<>\s]{1,64}>                       # ChatML, Llama 3, Phi, Cohere, DeepSeek, gpt-oss
       | <[^<>\s|｜]{1,64}[|｜]>
       | </?(?:s|bos|eos|pad|unk|mask|sop|eop|think|thinking|tools|image)>
@@ -28,9 +27,9 @@ _KNOWN = re.compile(
       | <</?SYS>>                                  # Llama 2
       | \[/?(?:
             INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS   # Mistral
-            |THINK|ARGS|CALL_ID|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX|g?MASK|CLS|SEP|PAD|UNK|BOS|EOS
+            |THINK|ARGS|CALL_ID|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX
+            |g?MASK|CLS|SEP|PAD|UNK|BOS|EOS|@BOS@|multimodal|toxicity
         )\]
-    ).
     """,
     re.VERBOSE,
 )
@@ -38,14 +37,14 @@ _KNOWN = re.compile(
 
 def escape_control_text(text: str) -> str:
     """Return `text` with a space in each control token of a known model family: `< |im_end|>`."""
-    return _KNOWN.sub(r"\g<0> ", text)
+    return _KNOWN.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
 
 class ControlText:
     """
     Finds and separates control tokens in text, for one tokenizer.
 
-    A control token is an added token that is special or written as a tag, such as `<think>`. Runs of spaces, single
+    A control token is an added token that is special, written as a tag, such as `<think>`, or a known one. Runs of spaces, single
     characters and words that were added to a vocabulary are ordinary text.
 
     Args:
@@ -64,14 +63,18 @@ class ControlText:
         self._are_normalized = any(token.normalized for token in tokens.values())
 
     def cut(self, text: str) -> str:
-        """Return `text` with `CUT` in each control token, of the tokenizer and of known model families."""
-        cut = _KNOWN.sub(rf"\g<0>{CUT}", self._first.sub(self._cut, text))
+        """
+        Return `text` with `CUT` in each control token.
+
+        One of another tokenizer may be in this one's template as plain text (`[INST]`), so it is spelled out.
+        """
+        cut = _KNOWN.sub(lambda found: CUT.join(found[0]), self._first.sub(self._cut, text))
         if not self._are_normalized:
             return cut
         return CUT.join(CUT.join(piece) if self._ids & {*self._ids_of(piece)} else piece for piece in cut.split(CUT))
 
     def escape(self, text: str) -> str:
-        """Return `text` with a space in the same places."""
+        """Return `text` with spaces in the same places."""
         return self.cut(text).replace(CUT, " ")
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -90,4 +93,4 @@ class ControlText:
 
 def _is_control(token: Any) -> bool:
     word = token.content.strip(" \t\r\n▁")
-    return len(word) > 1 and (token.special or _TAG.fullmatch(word) is not None)
+    return len(word) > 1 and (token.special or bool(_TAG.fullmatch(word) or _KNOWN.fullmatch(word)))

@@ -2,8 +2,8 @@ r"""
 Text at both ends of a turn: observation in, move out.
 
 `PromptRenderer` turns an observation into token ids through the tokenizer's own chat template or, for base models that
-have none, through a named style. Control tokens come from these alone, never from an observation. `extract_move` finds the move in a reply: what stands in the last `\boxed{}` outside
-any unfinished thinking; where the move is a program, `extract_code_move` finds that too.
+have none, through a named style. Control tokens come from these alone, never from an observation. `extract_move` finds
+the move in a reply: what stands in the last `\boxed{}` outside any unfinished thinking; where the move is a program, `extract_code_move` finds that too.
 """
 
 from __future__ import annotations

@@ -82,6 +82,11 @@ class AlgorithmMixin(AdvantageMixin):
             prompts = [prompt if isinstance(prompt, str) else self._renderer.escaped(prompt) for prompt in prompts]
         return super()._tokenize_prompts(prompts)
 
+    def _get_tool_suffix_ids(self, tool_messages):
+        if self._renderer is not None:
+            tool_messages = self._renderer.escaped(tool_messages)
+        return super()._get_tool_suffix_ids(tool_messages)
+
     def _get_train_sampler(self, dataset=None):
         sampler = super()._get_train_sampler(dataset)
         if not self.shuffle_dataset:
