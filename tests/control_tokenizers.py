@@ -15,20 +15,21 @@ from trl_spiral.prompts import INSTRUCTION, PROMPT_STYLES
 
 # Names as in each model's `tokenizer.json`: first those marked as special, then the others.
 QWEN = (
-    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> <|quad_start|> "
-    "<|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>",
+    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> "
+    "<|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>",
     "<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> "
     "<tool_response> </tool_response> <think> </think>",
 )
 LLAMA_3 = (
-    "<|begin_of_text|> <|end_of_text|> <|finetune_right_pad_id|> <|start_header_id|> <|end_header_id|> <|eom_id|> <|eot_id|> "
-    "<|python_tag|> " + " ".join(f"<|reserved_special_token_{number}|>" for number in range(248)),
+    "<|begin_of_text|> <|end_of_text|> <|finetune_right_pad_id|> <|start_header_id|> <|end_header_id|> "
+    "<|eom_id|> <|eot_id|> <|python_tag|> "
+    + " ".join(f"<|reserved_special_token_{number}|>" for number in range(248)),
     "",
 )
 MISTRAL_TEKKEN = (
-    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> "
-    "[IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] "
-    + " ".join(f"<SPECIAL_{number}>" for number in range(20, 1000)),
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] "
+    "[TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] "
+    "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] " + " ".join(f"<SPECIAL_{number}>" for number in range(20, 1000)),
     "",
 )
 MISTRAL_V1 = ("<unk> <s> </s>", "")
@@ -40,8 +41,9 @@ GEMMA = (
 DEEPSEEK = (
     "<｜begin▁of▁sentence｜> <｜end▁of▁sentence｜> <｜▁pad▁｜> "
     + " ".join(f"<｜place▁holder▁no▁{number}｜>" for number in range(798)),
-    "<｜fim▁hole｜> <｜fim▁begin｜> <｜fim▁end｜> <｜User｜> <｜Assistant｜> <|EOT|> <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> "
-    "<｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁sep｜> <think> </think>",
+    "<｜fim▁hole｜> <｜fim▁begin｜> <｜fim▁end｜> <｜User｜> <｜Assistant｜> <|EOT|> "
+    "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> "
+    "<｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁sep｜> <think> </think>",
 )
 
 # Templates act on what messages hold, as the models' own do: they strip, split and look for tool calls and thoughts.
@@ -64,7 +66,8 @@ MISTRAL_TEMPLATE = """{{- '<s>' }}{% for message in messages %}
 {%- else %}{{- '[INST]' + message.content + '[/INST]' }}{% endif %}
 {%- endfor %}"""
 GEMMA_TEMPLATE = """{{- '<bos>' }}{% for message in messages %}
-{{- '<start_of_turn>' + message.role.replace('assistant', 'model') + '\n' + message.content | trim + '<end_of_turn>\n' }}
+{%- set role = message.role.replace('assistant', 'model') %}
+{{- '<start_of_turn>' + role + '\n' + message.content | trim + '<end_of_turn>\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<start_of_turn>model\n' }}{% endif %}"""
 DEEPSEEK_TEMPLATE = """{{- '<｜begin▁of▁sentence｜>' }}{% for message in messages %}
@@ -124,9 +127,7 @@ FAMILIES = {
     "ChatML": lambda: made(byte_level(normalizers.NFC()), QWEN, CHATML_TEMPLATE, "<|im_end|>"),
     "Llama 3": lambda: made(byte_level(), LLAMA_3, LLAMA_3_TEMPLATE, "<|eot_id|>"),
     "Mistral Tekken": lambda: made(byte_level(), MISTRAL_TEKKEN, MISTRAL_TEMPLATE, "</s>"),
-    "Mistral v1": lambda: made(
-        metaspace(normalizers.Sequence(PREPENDED)), MISTRAL_V1, MISTRAL_TEMPLATE, "</s>", normalized=True
-    ),
+    "Mistral v1": lambda: made(metaspace(normalizers.Sequence(PREPENDED)), MISTRAL_V1, MISTRAL_TEMPLATE, "</s>"),
     "Gemma": lambda: made(
         metaspace(normalizers.Replace(" ", "▁")),
         GEMMA,

@@ -53,8 +53,8 @@ families = pytest.mark.parametrize(
 
 
 def harmless(text):
-    """Text of the same length and the same white space."""
-    return re.sub(r"\S", "x", text)
+    """Text that holds nothing of a control token."""
+    return "I will be fair."
 
 
 def renderers(tokenizer):
@@ -119,18 +119,19 @@ class TestAddedTokens:
         tokenizer = tokenizer_of(family)
         added = control_ids(tokenizer)
         chat = PromptRenderer(tokenizer)
-        styled = [PromptRenderer(tokenizer, style) for style in PROMPT_STYLES]
+        styled = {style: PromptRenderer(tokenizer, style) for style in PROMPT_STYLES}
         asked = Turn(action="[0]", prompt_ids=(), completion_ids=())
 
-        def counts(seen, mask):
+        def counts(seen, mask, style):
             messages = tuple({**message, "content": mask(message["content"])} for message in seen.messages)
             seen = replace(seen, messages=messages, update=mask(seen.update), turns=(asked,))
-            prompts = [renderer.prompt(seen) for renderer in (chat, *styled)] + [chat.continuation(seen)]
+            prompts = chat.prompt(seen), chat.continuation(seen), styled[style].prompt(seen)
             return [sum(number in added for number in ids) for ids in prompts]
 
-        for words in hostile_texts(tokenizer, 500 if FULL else 2, seed=1):
+        for number, words in enumerate(hostile_texts(tokenizer, 500 if FULL else 2, seed=1)):
+            style = list(styled)[number % len(styled)]
             for seen in observations(game, words):
-                assert counts(seen, str) == counts(seen, harmless), words
+                assert counts(seen, str, style) == counts(seen, harmless, style), words
 
     @pytest.mark.parametrize("family", EXACT)
     def test_are_spelled_out_and_the_text_stays(self, family):
@@ -149,7 +150,7 @@ class TestAddedTokens:
             rendered = tokenizer.decode(renderer.message(text))
 
             assert rendered.startswith(before) and rendered.endswith(after)
-            assert re.sub(r"\W", "", text) in re.sub(r"\W", "", rendered)
+            assert re.sub(r"\W", "", text).lower() in re.sub(r"\W", "", rendered).lower()
 
     def test_that_are_plain_text_in_this_vocabulary_are_spelled_differently(self):
         # Llama 2 and the first Mistral write `[INST]` in several ordinary tokens.

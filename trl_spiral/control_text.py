@@ -44,8 +44,8 @@ class ControlText:
     """
     Finds and separates control tokens in text, for one tokenizer.
 
-    A control token is an added token that is special, written as a tag, such as `<think>`, or a known one. Runs of spaces, single
-    characters and words that were added to a vocabulary are ordinary text.
+    A control token is an added token that is special, or written as a tag, such as `<think>`, or that another model
+    family uses. Runs of spaces, single characters and words that were added to a vocabulary are ordinary text.
 
     Args:
         tokenizer ([`~prompts.Tokenizer`]):

@@ -3,7 +3,8 @@ Text at both ends of a turn: observation in, move out.
 
 `PromptRenderer` turns an observation into token ids through the tokenizer's own chat template or, for base models that
 have none, through a named style. Control tokens come from these alone, never from an observation. `extract_move` finds
-the move in a reply: what stands in the last `\boxed{}` outside any unfinished thinking; where the move is a program, `extract_code_move` finds that too.
+the move in a reply: what stands in the last `\boxed{}` outside any unfinished thinking; where the move is a program,
+`extract_code_move` finds that too.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ class PromptRenderer:
         """
         Return the token ids of messages through the chat template, ready for the reply. Nothing is added, as in TRL.
 
-        System and assistant messages may hold control tokens, such as `<think>`: they are the caller's and the model's.
+        System and assistant messages may hold control tokens, such as `<think>`: the caller or the model wrote them.
         """
         return self._control.encode(self._conversation(messages))
 
