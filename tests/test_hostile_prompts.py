@@ -38,6 +38,7 @@ FREE_TEXT = [name for name in game_names() if get_game(name).traits.free_text]
 LONGEST_MATCH = 6  # turns: each seat has then read the words of every other one
 TALKS = "TruthAndDeception-v0"
 ORDINARY = {"role": "user", "content": "Observation."}
+HARMLESS = "I will be fair."
 # Byte-level vocabularies without a normalizer: decoding gives back the text.
 EXACT = ("Llama 3", "Mistral Tekken", "DeepSeek", "Gemma")
 
@@ -50,11 +51,6 @@ families = pytest.mark.parametrize(
         ),
     ],
 )
-
-
-def harmless(text):
-    """Text that holds nothing of a control token."""
-    return "I will be fair."
 
 
 def renderers(tokenizer):
@@ -110,8 +106,9 @@ class TestAddedTokens:
                 for ids in every_prompt(renderer, text)
             ]
 
+        expected = counts(HARMLESS)
         for text in hostile_texts(tokenizer, 500 if FULL else 25):
-            assert counts(text) == counts(harmless(text)), text
+            assert counts(text) == expected, text
 
     @families
     @pytest.mark.parametrize("game", FREE_TEXT)
@@ -122,16 +119,16 @@ class TestAddedTokens:
         styled = {style: PromptRenderer(tokenizer, style) for style in PROMPT_STYLES}
         asked = Turn(action="[0]", prompt_ids=(), completion_ids=())
 
-        def counts(seen, mask, style):
-            messages = tuple({**message, "content": mask(message["content"])} for message in seen.messages)
-            seen = replace(seen, messages=messages, update=mask(seen.update), turns=(asked,))
+        def counts(seen, style):
+            seen = replace(seen, turns=(asked,))
             prompts = chat.prompt(seen), chat.continuation(seen), styled[style].prompt(seen)
             return [sum(number in added for number in ids) for ids in prompts]
 
         for number, words in enumerate(hostile_texts(tokenizer, 500 if FULL else 2, seed=1)):
             style = list(styled)[number % len(styled)]
-            for seen in observations(game, words):
-                assert counts(seen, str, style) == counts(seen, harmless, style), words
+            latest = {seen.seat: seen for seen in observations(game, words)}
+            for seen in latest.values():
+                assert counts(seen, style) == counts(observation(HARMLESS), style), words
 
     @pytest.mark.parametrize("family", EXACT)
     def test_are_spelled_out_and_the_text_stays(self, family):
@@ -280,7 +277,7 @@ class TestElsewhere:
             return [sum(number in added for number in ids) for ids in (prompt, answer)]
 
         for text in hostile_texts(tokenizer, 40):
-            assert counts(text) == counts(harmless(text)), text
+            assert counts(text) == counts(HARMLESS), text
 
         plain = [ORDINARY]
         rendered = tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
