@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from datasets import Dataset
 
+from trl_spiral.control_text import escape_control_text
 from trl_spiral.games import Game, get_game
 from trl_spiral.players import Player, ScriptedPlayer, scripted_player
 from trl_spiral.prompts import read_move
@@ -154,7 +155,7 @@ class GameEnvironment:
         if self._asked is None:
             return self._verdict()
         observed = "\n\n".join(message["content"] for message in self._asked.messages)
-        return f"{observed}\n\n{HOW_TO_MOVE}"
+        return f"{escape_control_text(observed)}\n\n{HOW_TO_MOVE}"
 
     def play(self, move: str) -> str:
         """
@@ -177,7 +178,7 @@ class GameEnvironment:
         except Exception as error:
             self._failure = error
             raise
-        return self._verdict() if self._asked is None else self._asked.update
+        return self._verdict() if self._asked is None else escape_control_text(self._asked.update)
 
     def get_reward(self) -> float | None:
         """

@@ -63,5 +63,7 @@ OVERRIDDEN = {
 OVERRIDDEN_BY_ALGORITHMS = {
     "_get_train_sampler": ("self", "dataset"),
     "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
+    "_tokenize_prompts": ("self", "prompts"),
+    "_get_tool_suffix_ids": ("self", "tool_messages"),
 }
 """Methods that `AlgorithmMixin` overrides beyond those of `AdvantageMixin`, which `SpiralTrainer` shares."""

@@ -55,6 +55,7 @@ class AlgorithmMixin(AdvantageMixin):
         self._name = algorithm.title
         self._paper = dict(zip(("id", "title"), algorithm.paper or (), strict=False))
         super().__init__(model, reward_funcs, args, train_dataset, *others, **kwargs)
+        self._renderer: PromptRenderer | None = None
         self._show_prompts()
         self._baseline = Baseline(args.reinforce_baseline, args.reinforce_baseline_decay)
         self._next_temperature = args.temperature
@@ -69,12 +70,22 @@ class AlgorithmMixin(AdvantageMixin):
         tokenizer = _trl.tokenizer_of(self)
         if not tokenizer.chat_template:
             return  # prompts are plain text, which shows it
-        renderer = PromptRenderer(
+        self._renderer = PromptRenderer(
             tokenizer, chat_template=self.chat_template, chat_template_kwargs=self.args.chat_template_kwargs
         )
         for reward in self.reward_funcs:
             if isinstance(reward, RepliesReward):
-                reward.renderer = renderer
+                reward.renderer = self._renderer
+
+    def _tokenize_prompts(self, prompts):
+        if self._renderer is not None:
+            prompts = [prompt if isinstance(prompt, str) else self._renderer.escaped(prompt) for prompt in prompts]
+        return super()._tokenize_prompts(prompts)
+
+    def _get_tool_suffix_ids(self, tool_messages):
+        if self._renderer is not None:
+            tool_messages = self._renderer.escaped(tool_messages)
+        return super()._get_tool_suffix_ids(tool_messages)
 
     def _get_train_sampler(self, dataset=None):
         sampler = super()._get_train_sampler(dataset)

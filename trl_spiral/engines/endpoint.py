@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from trl_spiral.control_text import escape_control_text
 from trl_spiral.engines.budget import Budget
 from trl_spiral.engines.http import HTTPEngine
 from trl_spiral.engines.retrying import FAILURES, Answer, RetryingTransport
@@ -164,7 +165,9 @@ class EndpointEngine(HTTPEngine):
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [dict(message) for message in request.messages],
+            "messages": [
+                {**message, "content": escape_control_text(message["content"])} for message in request.messages
+            ],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_new_tokens,

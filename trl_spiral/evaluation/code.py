@@ -94,10 +94,10 @@ class CodeAttempt:
 
 def code_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
     """Token ids of a problem, in the style in which the renderer puts games."""
-    text = CODE_PROMPTS[renderer.style].replace("{question}", question)
+    frame = CODE_PROMPTS[renderer.style]
     if renderer.style == "chat":
-        return renderer.message(text)
-    return tuple(renderer.tokenizer.encode(text, add_special_tokens=False))
+        return renderer.message(frame.replace("{question}", question))
+    return renderer.framed(frame, "{question}", question)
 
 
 def write_programs(

@@ -89,8 +89,7 @@ def task_prompt(renderer: PromptRenderer, problem: Problem) -> tuple[int, ...]:
     if renderer.style == "chat":
         return renderer.conversation(problem.messages)
     question = "\n\n".join(message["content"] for message in problem.messages)
-    text = MATHS_PROMPTS[renderer.style].replace("{question}", question)
-    return tuple(renderer.tokenizer.encode(text, add_special_tokens=False))
+    return renderer.framed(MATHS_PROMPTS[renderer.style], "{question}", question)
 
 
 def answer_task(
