@@ -1,9 +1,10 @@
-"""Policies that can be told apart: each says a token of its own, and nothing else, with a probability of nearly one."""
+"""Policies that can be told apart: each says one token of its own, with a probability that is 1 for all purposes."""
 
 import random
 
 import torch
 from peft import LoraConfig, get_peft_model
+from teaching import train_until
 from transformers import Qwen3ForCausalLM
 
 from trl_spiral.types import BASE, POLICY, Request, Sampling
@@ -24,27 +25,51 @@ OWN_TOKEN = {BASE: 299, POLICY: 300, "step-1": 301, "step-2": 302, "step-3": 303
 """What each policy says."""
 
 
-def teach(model, token, learning_rate=0.01):
-    """Lets a model say one token after anything, itself included."""
+LEAD = 30.0
+"""
+Least lead of a taught token's logit over any other's.
+
+One of 1,000 others then comes up once in `e**30 / 1000`, or 1e10, tokens. A hundred thousand are drawn here.
+"""
+
+
+def leads(model, token, rows):
+    """Return how far a token's logit is above any other's, after each position of rows of token ids."""
+    logits = model(input_ids=rows).logits.float()
+    others = torch.arange(logits.shape[-1]) != token
+    return logits[..., token] - logits[..., others].amax(-1)
+
+
+def teach(model, token, longest=64, learning_rate=0.01):
+    """Train a model until it says one token after anything, itself included, in float32 and in bfloat16."""
     rng = random.Random(token)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=learning_rate)
-    for _ in range(600):
-        lengths = [rng.randrange(1, 40) for _ in range(16)]
-        rows = [[rng.randrange(model.config.vocab_size) for _ in range(n)] + [token] * (40 - n) for n in lengths]
-        least = model(input_ids=torch.tensor(rows)).logits.log_softmax(-1)[..., token]
-        loss = -least.mean() - least.min()
-        optimizer.zero_grad()
-        loss.backward()
-        if least.min() > -5e-4:
-            return
-        optimizer.step()
-    raise AssertionError(f"the model has not learned to say {token} alone: {least.min().item()}")
+
+    def rows(number):
+        """Half of them random tokens, half prompts as in `asked_of`, and then the token itself."""
+        vocabulary, most = model.config.vocab_size, longest - 24
+        read = [[rng.randrange(vocabulary) for _ in range(rng.randrange(1, most))] for _ in range(number // 2)]
+        read += [a_prompt(rng) for _ in range(number // 2)]
+        return torch.tensor([[*text, *[token] * (longest - len(text))] for text in read])
+
+    exam = rows(128)
+
+    def reached():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = leads(model, token, exam).min()
+        return min(rounded, leads(model, token, exam).min()) > LEAD
+
+    def loss():
+        # Of the lead itself: the loss of the probability is flat long before.
+        short = (2 * LEAD - leads(model, token, rows(16))).relu()
+        return short.mean() + short.max()
+
+    train_until(reached, loss, [p for p in model.parameters() if p.requires_grad], learning_rate)
 
 
 def save_base(model, folder):
-    """A base model that says its own token. Loud, so that an adapter can talk it into any other."""
+    """Save a base model that says its own token. It is loud, so that an adapter can make it say any other."""
     with torch.no_grad():
-        model.model.norm.weight *= 40
+        model.model.norm.weight *= 160
     teach(model, OWN_TOKEN[BASE])
     model.save_pretrained(folder)
 
@@ -55,13 +80,17 @@ def lora_model(base_folder, **changes):
     return get_peft_model(model, LoraConfig(**{**LORA, "init_lora_weights": False, **changes}))
 
 
+def a_prompt(rng):
+    """Return a random prompt. All begin alike."""
+    return (*range(20, 44), *(rng.randrange(10, 250) for _ in range(rng.randrange(1, 24))))
+
+
 def asked_of(policies, count, temperature=1.0):
-    """Requests of all policies in random order. Prompts begin alike, and one reply in five is long."""
+    """Return requests of all policies in random order. One reply in five is long."""
     rng = random.Random(count)
-    beginning = tuple(range(20, 44))
     requests = []
     for number in range(count):
-        prompt = (*beginning, *(rng.randrange(10, 250) for _ in range(rng.randrange(1, 24))))
+        prompt = a_prompt(rng)
         length = 24 if number % 5 == 0 else rng.randrange(1, 8)
         sampling = Sampling(temperature=temperature, max_new_tokens=length)
         requests.append(Request(prompt, sampling, rng.choice(list(policies)), seed=number))

@@ -126,15 +126,13 @@ class TestOpenEngine:
         snapshots = {"step-1": folders[kind]["step-1"]}
         with _trl.open_engine(trainer, snapshots) as engine:
             ask(engine, [POLICY, *snapshots])
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad:
-                parameter.data += 0.3 * torch.randn_like(parameter)  # it says anything now
+        teach(trainer.model, 310)
 
         with _trl.open_engine(trainer, snapshots) as engine:
             ask(engine, snapshots)
             engine.add(0, Request((1, 2, 3)))
             ((_, reply),) = engine.step()
-        assert set(reply.completion_ids) != {OWN_TOKEN[POLICY]}
+        assert set(reply.completion_ids) == {310}
 
     def test_an_opponent_of_the_wrong_kind_is_refused(self, base, folders, tmp_path):
         whole = trainer_of(base, folders, "whole", tmp_path)
