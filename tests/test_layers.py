@@ -11,9 +11,8 @@ PACKAGE = Path(__file__).parents[1] / "trl_spiral"
 # Low to high. A module imports from lower layers, and from its own folder; never from beside itself or above.
 LAYERS = [
     {"types", "seeding", "intervals"},
-    {"sandbox", "programs", "exercises"},
+    {"sandbox", "programs", "exercises", "prompts"},
     {"games"},
-    {"prompts"},
     {"completions"},
     {"players", "tasks"},
     {"rollout"},
