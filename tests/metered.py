@@ -103,7 +103,8 @@ def work_of(read: Callable[[str], Any], text: str) -> int:
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal lines
-        if not frame.f_globals["__name__"].startswith("trl_spiral."):  # such as `re`, which compiles what its cache has lost
+        # Not `re`, which compiles again what its cache has lost.
+        if not frame.f_globals["__name__"].startswith("trl_spiral."):
             return None
         lines += event == "line"
         return trace
