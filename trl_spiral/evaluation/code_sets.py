@@ -52,6 +52,8 @@ class CodeProblem:
             A program, as a model would write it, that is right.
         before, after (`str`):
             What the set's convention puts around a program.
+        in_place (`bool`):
+            Whether the tests look at an argument after the call; see [`~sandbox.Trial`].
     """
 
     task: int | str
@@ -61,13 +63,14 @@ class CodeProblem:
     reference: str
     before: str = ""
     after: str = ""
+    in_place: bool = False
 
     def trial(self, program: str) -> Trial:
         """A program on trial, as a reply has it."""
         future = _FUTURE.match(program)  # Python wants these first
         first = future.end() if future else 0
         code = program[:first] + self.before + program[first:] + self.after
-        return Trial(code, self.tests, self.entry_points)
+        return Trial(code, self.tests, self.entry_points, self.in_place)
 
 
 def mbpp_problems(
@@ -78,7 +81,8 @@ def mbpp_problems(
 
     Args:
         rows (`Iterable[Mapping]`):
-            Of `sanitized-mbpp.json` or `mbpp.jsonl`, or of the Hub, in any order.
+            Of `sanitized-mbpp.json` or `mbpp.jsonl`, or of the Hub, in any order. A row of your own whose tests look at an
+            argument after the call has `in_place: true`.
         split (`str`, defaults to `"test"`):
             Of [`MBPP_SPLITS`].
         limit (`int`, *optional*):
@@ -166,6 +170,7 @@ def _mbpp_problem(row: Mapping[str, Any], asked: str) -> CodeProblem:
         entry_points=tuple(name for name in used if name in defined),
         reference=row["code"],
         after=behind(setup),
+        in_place=bool(row.get("in_place")),
     )
 
 
