@@ -124,7 +124,7 @@ def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
         for reply, weight in replies.items()
     }
     written = sorted({token for chain in chains for token in chain})
-    model = network(tokenizer, hidden_size=2 * len(written) + 2)
+    model = network(tokenizer, hidden_size=4 * (len(written) + 1))
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()

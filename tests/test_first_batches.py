@@ -108,10 +108,10 @@ def the_only(heard):
 class TestGames:
     @pytest.mark.parametrize("unit", ["turn", "trajectory"])
     def test_replies_that_are_cut_off(self, unit, play, heard):
-        trainer = play(max_completion_length=2, sample_unit=unit)
+        trainer = play({CENTRE: 1.0}, max_completion_length=2, sample_unit=unit)
 
         # One batch in four steps: the first step of the second one is enough. One reply a game, which it ends.
-        games = trainer.state.log_history[0]["selfplay/games"] + trainer.state.log_history[4]["selfplay/games"]
+        games = sum(entry.get("selfplay/games", 0.0) for entry in trainer.state.log_history if entry["step"] <= 5)
         assert the_only(heard).startswith(
             f"Step 5: 100% of the first {games:.0f} replies were cut off at `max_completion_length` (2): raise it, or turn "
             "thinking off by `chat_template_kwargs={'enable_thinking': False}`; one reply: '"
@@ -180,16 +180,16 @@ class TestGames:
         assert not any("collapse/warnings" in entry for entry in trainer.state.log_history)
 
     def test_a_plain_trainer_with_the_callback(self, model_dir, tmp_path, heard):
-        trainer, _ = plain_trainer(model_dir, tmp_path, ["Sum-v0"], max_steps=4, max_completion_length=2)
+        trainer, _ = plain_trainer(model_dir, tmp_path, ["Sum-v0"], max_steps=4, max_completion_length=1)
         trainer.add_callback(CollapseCallback(trainer))
         trainer.train()
 
-        assert re.match(r"Step 2: 100% of the first \d+ replies were cut off", the_only(heard))
+        assert re.match(r"Step 2: \d+% of the first \d+ replies were cut off", the_only(heard))
 
 
 class TestPrompts:
     def test_replies_that_are_cut_off(self, answer, heard):
-        answer(by_length, max_completion_length=2)
+        answer(by_length, {CENTRE: 1.0}, max_completion_length=2)
 
         assert the_only(heard).startswith(
             "Step 2: 100% of the first 32 replies were cut off at `max_completion_length` (2)"
@@ -250,15 +250,15 @@ class TestWhereItIsKept:
             name="cut_off",
             model=model_dir,
             games=["Sum-v0"],
-            config=dict(output_dir=str(tmp_path / "out"), max_steps=6, max_completion_length=2),
+            config=dict(output_dir=str(tmp_path / "out"), max_steps=6, max_completion_length=1),
         )
         (tmp_path / "runs.json").write_text(json.dumps([run]))
         done = launch(SCRIPT, tmp_path / "runs.json")
         entries = json.loads((tmp_path / "cut_off_0.json").read_text())["history"]
 
         assert done.returncode == 0, done.stderr
-        games = [entry["selfplay/games"] for entry in entries if "selfplay/games" in entry]
-        sentence = f"Step 5: 100% of the first {games[0] + games[4]:.0f} replies were cut off"
+        games = sum(entry.get("selfplay/games", 0.0) for entry in entries if entry["step"] <= 5)
+        sentence = f"of the first {games:.0f} replies were cut off"
         assert done.stderr.count("replies were cut off") == done.stderr.count(sentence) == 1
 
 

@@ -82,10 +82,12 @@ class CollapseCallback(TrainerCallback):
             count_replies(rollout.episodes, tally)
             tally.take_rewards(row.reward for row in rollout.batch)
         else:
-            columns = _trl.log_columns(self.trainer)
             tally.replies, tally.truncated = tally.rows, tally.rows * _trl.share_cut_off(self.trainer)
             tally.take_rewards(_trl.latest_rewards(self.trainer))
-            tally.samples = {"any": str(columns["completion"][-1])}
+            written = _trl.log_columns(self.trainer)["completion"]
+            replies = [one if isinstance(one, str) else str(one[-1].get("content") or "") for one in written]
+            # Which of them were cut off is not stored; a longest one was, if any.
+            tally.samples = {"truncated": max(replies, key=len), "any": replies[-1]}
         return tally
 
     def _judge(self, state) -> None:
