@@ -113,8 +113,8 @@ class TestGames:
         # One batch in four steps: the first step of the second one is enough. One reply a game, which it ends.
         games = sum(entry.get("selfplay/games", 0.0) for entry in trainer.state.log_history if entry["step"] <= 5)
         assert the_only(heard).startswith(
-            f"Step 5: 100% of the first {games:.0f} replies were cut off at `max_completion_length` (2): raise it, or turn "
-            "thinking off by `chat_template_kwargs={'enable_thinking': False}`; one reply: '"
+            f"Step 5: 100% of the first {games:.0f} replies were cut off at `max_completion_length` (2): raise it, or "
+            "turn thinking off by `chat_template_kwargs={'enable_thinking': False}`; one reply: '"
         )
 
     @pytest.mark.parametrize("reply", ["You are", "You are\nwin"])
@@ -136,7 +136,7 @@ class TestGames:
         play({"\\boxed{9}": 0.7, "You are": 0.28, "\\boxed{[4]}": 0.02})
 
         found = re.match(
-            r"Step 5: (\d+)% of the first \d+ replies hold an illegal move in .*, and (\d+)% hold no legal move otherwise: ",
+            r"Step 5: (\d+)% of the first \d+ replies hold an illegal move .*, and (\d+)% hold no legal move otherwise: ",
             the_only(heard),
         )
         assert 0.9 <= (int(found[1]) + int(found[2])) / 100 < 1.01

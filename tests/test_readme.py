@@ -51,3 +51,21 @@ class TestYourOwnGame:
 
         assert done.returncode == 0, done.stderr
         assert "| random | race |" in done.stdout
+
+
+class TestReproducibility:
+    PROMISES = re.compile(
+        r"same\s+seed|same\s+numbers|number\s+for\s+number|file\s+by\s+file|depends\s+on\s+the\s+seed"
+    )
+
+    def test_every_promise_of_equal_numbers_names_its_conditions(self):
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        before, section = text.split("\n### Reproducibility\n")
+        conditions, after = section.split("\n### ", 1)
+        paragraphs = re.split(r"\n\n|\n(?=\* )", f"{before}\n\n{after}")
+        promising = [paragraph for paragraph in paragraphs if self.PROMISES.search(paragraph)]
+
+        assert len(promising) >= 6
+        assert [paragraph for paragraph in promising if "(#reproducibility)" not in paragraph] == []
+        for condition in ("instruction set", "threads", "processes", "versions", "vLLM", "GPU"):
+            assert condition in conditions

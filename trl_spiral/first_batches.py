@@ -29,27 +29,27 @@ MOST = 0.9
 _LONGEST_SAMPLE = 160
 
 _THINKING = "turn thinking off by `chat_template_kwargs={{'enable_thinking': False}}`"
-_VARY = "start from random positions by `opening_moves`, meet others by `opponents`, or raise `temperature` ({temperature:g})"
+_HOTTER = "raise `temperature` ({temperature:g})"
+_VARY = f"start from random positions by `opening_moves`, meet others by `opponents`, or {_HOTTER}"
+_FIRST = "{share:.0%} of the first {replies:.0f} replies"
 _SENTENCES = {
-    "truncated": "{share:.0%} of the first {replies:.0f} replies were cut off at `max_completion_length` "
-    f"({{max_completion_length}}){{others}}: raise it, or {_THINKING}",
-    "no_box": "{share:.0%} of the first {replies:.0f} replies hold no move in a `\\boxed{{}}`{others}: start from a model that "
-    f"follows instructions or was fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or {_THINKING}",
-    "illegal": "{share:.0%} of the first {replies:.0f} replies hold an illegal move in their `\\boxed{{}}`{others}: fine-tune on "
-    "legal moves first, constrain replies to them by `constrain_moves`, or start with an easier game",
-    "equal_rewards": "All of the first {rows} rows have the same reward ({highest:g}), so no reply is better than another: ",
-    "no_trained_token": "None of the first {rows} rows has a token to train on, since each token is masked or has an advantage "
-    "of 0: ",
+    "truncated": f"{_FIRST} were cut off at `max_completion_length` ({{max_completion_length}}){{others}}: raise it, or "
+    f"{_THINKING}",
+    "no_box": f"{_FIRST} hold no move in a `\\boxed{{{{}}}}`{{others}}: start from a model that follows instructions or was "
+    f"fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or {_THINKING}",
+    "illegal": f"{_FIRST} hold an illegal move in their `\\boxed{{{{}}}}`{{others}}: fine-tune on legal moves first, "
+    "constrain replies to them by `constrain_moves`, or start with an easier game",
+    "equal_rewards": "All of the first {rows} rows have the same reward ({highest:g}), so no reply is better than another: "
+    "{remedy}",
+    "no_trained_token": "None of the first {rows} rows has a token to train on, since each token is masked or has an "
+    "advantage of 0: {remedy}",
     "no_gradient": "The gradient norm is 0 in each of the first {steps} steps, although {trained_tokens} tokens have an "
-    "advantage: raise `temperature` ({temperature:g}) if all replies are alike, else check that the weights to train are not "
-    "frozen",
+    f"advantage: {_HOTTER} if all replies are alike, else check that the weights to train are not frozen",
 }
 _REMEDIES_IN_GAMES = {"equal_rewards": _VARY, "no_trained_token": f"{_VARY}, or choose another `advantage_estimator`"}
 _REMEDIES_AT_PROMPTS = {
-    "equal_rewards": "check that the reward can read such replies, choose easier or harder prompts, or raise `temperature` "
-    "({temperature:g})",
-    "no_trained_token": "compare more replies to each prompt by `num_generations` ({num_generations}), or raise `temperature` "
-    "({temperature:g})",
+    "equal_rewards": "check that the reward can read such replies, choose easier or harder prompts, or " + _HOTTER,
+    "no_trained_token": "compare more replies to each prompt by `num_generations` ({num_generations}), or " + _HOTTER,
 }
 _METRICS = {
     "truncated": "selfplay/truncated_rate",
@@ -148,7 +148,7 @@ class Tally:
         others = sum(getattr(self, name) for name in FAILURES if name != cause) / max(self.replies, 1.0)
         said = f", and {others:.0%} hold no legal move otherwise" if others >= 0.005 else ""
         remedies = _REMEDIES_IN_GAMES if plays else _REMEDIES_AT_PROMPTS
-        text = _SENTENCES[cause] + remedies.get(cause, "")
+        text = _SENTENCES[cause].replace("{remedy}", remedies.get(cause, ""))
         text = text.format(**asdict(self), **settings, share=share, others=said)
         sample = self.samples.get(cause, self.samples.get("any", ""))
         return f"{text}; one reply: {quoted(sample)}."
@@ -194,9 +194,19 @@ class FirstBatches:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> FirstBatches:
-        """Return what `state_dict` stored."""
-        warnings = [CollapseWarning(**warning) for warning in state["warnings"]]
-        return cls(Tally(**state["tally"]), state["cycle"], state["judged"], warnings)
+        """
+        Return what `state_dict` stored.
+
+        Raises:
+            ValueError: If it is damaged.
+        """
+        try:
+            warnings = [CollapseWarning(**warning) for warning in state["warnings"]]
+            return cls(Tally(**state["tally"]), state["cycle"], state["judged"], warnings)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"The trainer's state is damaged at {KEY!r}. Delete that entry to go on without it."
+            ) from error
 
 
 def count_replies(episodes: Iterable[Episode], tally: Tally) -> None:

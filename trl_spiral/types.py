@@ -189,7 +189,7 @@ class Request:
         policy (`str`, defaults to `POLICY`):
             Whose weights answer.
         seed (`int`):
-            Seed of this reply alone, so it does not depend on what is decoded beside it.
+            Seed of this reply alone, so that what is decoded in the same batch changes no more than its rounding.
         messages (`tuple[Message, ...]`, defaults to none):
             The prompt as chat messages, for a model behind an endpoint that takes no token ids.
         legal_moves (`tuple[str, ...]`, defaults to none):

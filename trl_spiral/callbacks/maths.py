@@ -50,8 +50,8 @@ class MathCallback(TrainerCallback):
         path (`str`, `Path` or `Mapping[str, str | Path]`, *optional*):
             File of the only set, or files by set name. Sets without one come from the Hub.
         max_new_tokens (`int`, *optional*):
-            Longest reply, in tokens. Default: the trainer's in evaluation (`max_completion_length`), or 256 where it generates
-            nothing, as an `SFTTrainer`.
+            Longest reply, in tokens. Default: the trainer's in evaluation (`max_completion_length`), or 256 where it
+            generates nothing, as an `SFTTrainer`.
         seed (`int`, defaults to `0`):
             Seed of the replies.
         prompt_style (`str`, *optional*):

@@ -89,8 +89,8 @@ class MBPPCallback(TrainerCallback):
             Temperature of the replies. The default is greedy, as published scores are; more samples than one need a
             temperature above 0. All other sampling options are the trainer's, in evaluation.
         max_new_tokens (`int`, *optional*):
-            Longest reply, in tokens. Default: the trainer's in evaluation (`max_completion_length`), or 256 where it generates
-            nothing, as an `SFTTrainer`.
+            Longest reply, in tokens. Default: the trainer's in evaluation (`max_completion_length`), or 256 where it
+            generates nothing, as an `SFTTrainer`.
         ks (`Sequence[int]`, *optional*):
             For which `mbpp_eval/pass@{k}` is logged; by default 1, 5, 10, 25, 50 and 100 below `samples`, and `samples`.
         seed (`int`, defaults to `0`):

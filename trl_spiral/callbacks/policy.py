@@ -48,7 +48,8 @@ def games_of(
     if games is None:
         if rollout is None:
             raise ValueError(
-                f"`{option}` is missing, and this trainer plays no games of its own. Name a game, such as 'TicTacToe-v0'."
+                f"`{option}` is missing, and this trainer plays no games of its own. Name a game, such as "
+                "'TicTacToe-v0'."
             )
         return list(rollout.played)
     listed = [games] if isinstance(games, str | Game) else games
@@ -109,8 +110,8 @@ def grading_temperatures(
     temperatures = (given,) if isinstance(given, float | int) else tuple(given)
     if exact and min(temperatures) <= 0.0:
         raise ValueError(
-            f"A temperature to grade at ({min(temperatures)}) must be above 0: exact grades need the probability of every "
-            "move. Give the callback another temperature."
+            f"A temperature to grade at ({min(temperatures)}) must be above 0: exact grades need the probability of "
+            "every move. Give the callback another temperature."
         )
     return temperatures
 

@@ -33,8 +33,8 @@ class TicTacToeCallback(TrainerCallback):
         trainer ([`~transformers.Trainer`]):
             Whose policy is graded.
         temperatures (`Sequence[float]`, *optional*):
-            Temperatures to grade at; the table shows the first. Default: the trainer's in evaluation and, where it differs,
-            in training.
+            Temperatures to grade at; the table shows the first. Default: the trainer's in evaluation and, where it
+            differs, in training.
         every (`int`, *optional*):
             Steps between grades; only before and after training by default.
         games (`int`, *optional*):

@@ -9,7 +9,6 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import GAMES, GameLog, make_record, write_transcripts
 from trl_spiral.games import Game
+from trl_spiral.platforms import describe_machine, describe_versions
 from trl_spiral.players import PolicyPlayer, scripted_player
 from trl_spiral.players.by_name import has_random_player
 from trl_spiral.rollout import Engine
@@ -42,10 +42,10 @@ class TranscriptCallback(TrainerCallback):
     """
     Keeps games that a person can read, in the output folder: what `trl-spiral report` replays.
 
-    After training, the finished policy plays the trainer's games against itself and, where a game has a random player, in
-    each seat against that. It is asked as in the trainer's evaluation. These games are kept as Markdown in `transcripts/` and as records in `games.jsonl`. With
-    `every`, games of training are kept there too, with the advantages of their turns. `run.json` records how the run was
-    started.
+    After training, the finished policy plays the trainer's games against itself and, where a game has a random player,
+    against that in each seat. It is asked as in the trainer's evaluation. These games are kept as Markdown in
+    `transcripts/` and as records in `games.jsonl`. With `every`, games of training are kept there too, with the advantages
+    of their turns. `run.json` records how the run was started.
 
     Games of training are the first of their batch on the first rank. A batch that is trained on for several steps is known
     until the next resume (in a plain trainer, evaluation): later steps of it keep none. `games.jsonl` takes up to 100 MB; a resumed run
@@ -66,8 +66,8 @@ class TranscriptCallback(TrainerCallback):
             Steps between those of which games of training are kept, the first step beside them; by default none are.
 
     Raises:
-        ValueError: If no game is given and the trainer plays none. When training begins, if the trainer's model cannot play, or games
-            of training are to be kept and the trainer does not play by [`SelfPlayRollout`].
+        ValueError: If no game is given and the trainer plays none. When training begins, if the trainer's model cannot
+            play, or games of training are to be kept and the trainer does not play by [`SelfPlayRollout`].
         RuntimeError: If the game cannot be played on this machine.
     """
 
@@ -175,7 +175,7 @@ def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[floa
 
 def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
     """
-    How a run was started: its command, its seed, the settings that differ from their defaults, and versions.
+    How a run was started: its command, its seed, the settings that differ from their defaults, versions, and the machine.
 
     Secrets are left out: settings, options and entries of JSON whose names end in token or api_key or speak of a password,
     and who logs in where, in addresses.
@@ -191,7 +191,8 @@ def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
         "command": shlex.join(_without_secrets(argv)),
         "seed": args.seed,
         "settings": settings,
-        "versions": {name: version(name) for name in ("trl-spiral", "trl", "transformers", "torch")},
+        "versions": describe_versions(),
+        "machine": describe_machine(args.world_size),
     }
 
 

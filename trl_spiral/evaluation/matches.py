@@ -186,7 +186,8 @@ class MatchReport:
             Names.
         seats (`Mapping[str, Mapping[str, Estimate]]`):
             By seat (`"0"`, `"1"`, …, and `"all"`): `win`, `draw`, `loss`, own `illegal` and own
-            `truncated` (cut-off) replies, `length` in turns, `reply_tokens` per reply (where replies have tokens), and `reward`.
+            `truncated` (cut-off) replies, `length` in turns, `reply_tokens` per reply (where replies have tokens), and
+            `reward`.
         games, broken (`Mapping[str, int]`):
             By seat: games that count, and games that broke (a player lost, an environment failed) and count nowhere.
     """
