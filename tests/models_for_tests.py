@@ -109,3 +109,35 @@ def taught(tokenizer, tree: GameTree, strategy, steps=150) -> Qwen3ForCausalLM:
         schedule.step()
         optimizer.zero_grad()
     return model
+
+
+@torch.no_grad()
+def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
+    """
+    A model that writes one of the given replies, whatever it reads, each as often as its weight says.
+
+    Each token depends on the one before it alone: layers add nothing, embeddings are unit vectors, and the head is a table
+    of log-probabilities, -1000 for what is in no reply. With one reply, its probability is exactly 1.
+    """
+    chains = {
+        (*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id): weight
+        for reply, weight in replies.items()
+    }
+    written = sorted({token for chain in chains for token in chain})
+    model = network(tokenizer, hidden_size=4 * (len(written) + 1))
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    place = {token: number for number, token in enumerate(written, 1)}  # 0 is any other token: the prompt's last
+    embeddings, head = model.model.embed_tokens.weight.zero_(), model.lm_head.weight.zero_()
+    embeddings[:, 0] = 1.0
+    for token, number in place.items():
+        embeddings[token] = torch.eye(embeddings.shape[1])[number]
+    weights = torch.zeros(len(place) + 1, len(tokenizer))
+    for chain, weight in chains.items():
+        for before, after in zip((None, *chain), chain, strict=False):
+            weights[place.get(before, 0), after] += weight
+    shares = weights / weights.sum(1, keepdim=True).clamp(min=1e-9)
+    # The last norm scales a unit vector by the root of its size.
+    head[:, : len(place) + 1] = shares.log().clamp(min=-1000.0).T / embeddings.shape[1] ** 0.5
+    return model

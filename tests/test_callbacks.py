@@ -324,14 +324,16 @@ class TestTicTacToeCallback:
             first[kind] = grades(callback)[0]
 
         assert first["sft"] == first["grpo"] == first["self-play"]
-        assert len(first["sft"]) == 40
+        assert len(first["sft"]) == 2 * (2 * 5 + 3), (
+            "two rivals: five shares in each of two seats, and three over both"
+        )
 
 
 class TestTranscriptCallback:
     @pytest.mark.parametrize("kind", KINDS)
     def test_writes_games_of_the_finished_policy(self, kind, make, tmp_path):
         trainer = make(kind, tmp_path, max_steps=1)
-        trainer.add_callback(TranscriptCallback(trainer, games=3))
+        trainer.add_callback(TranscriptCallback(trainer, "TicTacToe-v0", games=3))
         trainer.train()
         written = sorted((tmp_path / "transcripts").iterdir())
 
@@ -382,7 +384,7 @@ class TestAllTogether:
         watched = make(kind, tmp_path / "watched", **settings)
         grades = TicTacToeCallback(watched, every=1, games=2)
         watched.add_callback(grades)
-        watched.add_callback(TranscriptCallback(watched, games=3))
+        watched.add_callback(TranscriptCallback(watched, "TicTacToe-v0", games=3))
         with_pool(watched)
         watched.train()
         ours = [entry for entry in history(watched) if any(name.startswith(("tictactoe/", "pool/")) for name in entry)]
@@ -417,7 +419,7 @@ class TestWhereTheyCannotWork:
             tokenizer = AutoTokenizer.from_pretrained(trainer.model.config._name_or_path, chat_template=None)
             tokenizer.chat_template = None
             trainer = SFTTrainer(trainer.model, trainer.args, train_dataset=text, processing_class=tokenizer)
-            trainer.add_callback(TranscriptCallback(trainer, games=3, **options))
+            trainer.add_callback(TranscriptCallback(trainer, "TicTacToe-v0", games=3, **options))
             trainer.train()
             return trainer
 
@@ -451,7 +453,8 @@ class TestWhereTheyCannotWork:
         trainer = make("sft", tmp_path)
         trainer.is_fsdp_enabled = True
 
-        for callback in (TicTacToeCallback(trainer), TicTacToeCallback(trainer, games=2), TranscriptCallback(trainer)):
+        transcripts = TranscriptCallback(trainer, "TicTacToe-v0")
+        for callback in (TicTacToeCallback(trainer), TicTacToeCallback(trainer, games=2), transcripts):
             with pytest.raises(ValueError, match="FSDP shards the weights"):
                 callback.on_train_begin(trainer.args, trainer.state, trainer.control)
 

@@ -42,7 +42,7 @@ class TestMatchCallback:
         alone = make_trainer(kind, model_dir, tmp_path / "alone", seen, steps=3)
         alone.train()
         watched = make_trainer(kind, model_dir, tmp_path / "watched", seen, steps=3)
-        callback = MatchCallback(watched, rivals=["random", model_dir], pairs=2, every=1, temperature=1.0)
+        callback = MatchCallback(watched, "TicTacToe-v0", ["random", model_dir], pairs=2, every=1, temperature=1.0)
         watched.add_callback(callback)
         watched.train()
 
@@ -56,7 +56,7 @@ class TestMatchCallback:
         curves = []
         for resume in (None, str(tmp_path / "checkpoint-2")):
             trainer = make_trainer("sft", model_dir, tmp_path, seen, steps=4, save_strategy="steps", save_steps=2)
-            callback = MatchCallback(trainer, pairs=1, every=2)
+            callback = MatchCallback(trainer, "TicTacToe-v0", pairs=1, every=2)
             trainer.add_callback(callback)
             trainer.train(resume_from_checkpoint=resume)
             curves.append(callback.curve)
@@ -83,14 +83,12 @@ class TestMatchCallback:
 
         for game, seats in (("LastStone", 3), ("TicTacToe-v0", 2)):
             for seat in (*(f"pid-{number}" for number in range(seats)), "all"):
-                for field in ("win", "draw", "loss", "illegal", "length", "reward", "reply_tokens"):
+                for field in ("win", "draw", "loss", "illegal", "truncated", "length", "reward", "reply_tokens"):
                     name = f"eval/{game}-r/{seat}/{field}"
                     assert entry[f"{name}_low"] <= entry[name] <= entry[f"{name}_high"]
                 assert entry[f"eval/{game}-r/{seat}/games"] == 3 * (seats if seat == "all" else 1)
         assert [report.metrics().items() <= entry.items() for report in callback.reports] == [True, True]
         assert len(callback.episodes) == 3 * 3 + 3 * 2
-        # Greedier than training, and training's sampling stays as it is.
-        assert (callback.temperature, trainer.temperature) == (0.25, 1.0)
 
     def test_the_table_shows_before_and_after(self, model_dir, tmp_path):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"], max_steps=1)

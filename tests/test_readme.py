@@ -145,3 +145,21 @@ class TestWhatCannotBeGained:
             scores = reward(replies, test_list=[TESTS] * len(replies))
 
         assert dict(zip(PROGRAMS, scores, strict=True)) == pytest.approx({n: table[n] for n in PROGRAMS}, abs=5e-4)
+
+
+class TestReproducibility:
+    PROMISES = re.compile(
+        r"same\s+seed|same\s+numbers|number\s+for\s+number|file\s+by\s+file|depends\s+on\s+the\s+seed"
+    )
+
+    def test_every_promise_of_equal_numbers_names_its_conditions(self):
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        before, section = text.split("\n### Reproducibility\n")
+        conditions, after = section.split("\n### ", 1)
+        paragraphs = re.split(r"\n\n|\n(?=\* )", f"{before}\n\n{after}")
+        promising = [paragraph for paragraph in paragraphs if self.PROMISES.search(paragraph)]
+
+        assert len(promising) >= 6
+        assert [paragraph for paragraph in promising if "(#reproducibility)" not in paragraph] == []
+        for condition in ("instruction set", "threads", "processes", "versions", "vLLM", "GPU"):
+            assert condition in conditions

@@ -222,7 +222,6 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
                     dtype=getattr(torch, args.pool_dtype) if args.pool_dtype else None,
                     base=self._keeps_base,
                     rating_games=args.pool_rating_games,
-                    games=played,
                     restores=False,
                 )
             )

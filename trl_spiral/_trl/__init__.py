@@ -11,7 +11,18 @@ from __future__ import annotations
 from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_engine, restore_weights
 from trl_spiral._trl.sampler import EpochSampler
 from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, sampling_of, tokenizer_of
-from trl_spiral._trl.state import cycle_state, log_columns, replace_log, restore_cycle
+from trl_spiral._trl.state import (
+    cycle_state,
+    generates_batches,
+    generation_cycle,
+    has_no_gradient,
+    latest_rewards,
+    log_columns,
+    replace_log,
+    restore_cycle,
+    rows_and_trained_tokens,
+    share_cut_off,
+)
 from trl_spiral._trl.temperature import set_temperature, temperature_cells
 from trl_spiral._trl.vllm_engines import WHOLE_WEIGHTS_BEHIND_A_SERVER
 from trl_spiral._trl.vllm_generation import own_vllm_generation
@@ -23,7 +34,11 @@ __all__ = [
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
     "appending_chat_template",
     "cycle_state",
+    "generates_batches",
+    "generation_cycle",
+    "has_no_gradient",
     "is_first_to_play",
+    "latest_rewards",
     "log_columns",
     "open_engine",
     "own_vllm_generation",
@@ -31,8 +46,10 @@ __all__ = [
     "replace_log",
     "restore_cycle",
     "restore_weights",
+    "rows_and_trained_tokens",
     "sampling_of",
     "set_temperature",
+    "share_cut_off",
     "temperature_cells",
     "tokenizer_of",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 
 if TYPE_CHECKING:
+    from transformers import Trainer
     from trl import GRPOTrainer
 
 
@@ -63,6 +65,51 @@ def log_columns(trainer: GRPOTrainer) -> dict[str, Any]:
     columns = {name: logs[name] for name in ("prompt", "completion", "advantages")}
     columns |= {f"rewards/{name}": values for name, values in logs["rewards"].items()}
     return columns | {f"extra/{name}": values for name, values in logs["extra"].items()}
+
+
+def generates_batches(trainer: Trainer) -> bool:
+    """Return whether a trainer generates the batches that it trains on, as `GRPOTrainer` does."""
+    return hasattr(trainer, "_buffered_inputs")
+
+
+def generation_cycle(trainer: GRPOTrainer) -> int:
+    """Return the number of the generation batch that the latest micro-step was on."""
+    cycle: int = (trainer._step - 1) // (trainer.args.steps_per_generation * trainer.num_iterations)
+    return cycle
+
+
+def rows_and_trained_tokens(trainer: GRPOTrainer) -> tuple[int, int]:
+    """Return the number of rows of this rank's generation batch, and of their unmasked tokens with an advantage."""
+    rows = tokens = 0
+    for batch in trainer._buffered_inputs:
+        advantages = batch["advantages"]
+        written = batch["completion_mask"] * batch.get("tool_mask", 1)
+        rows += len(written)
+        tokens += int((written * (advantages if advantages.dim() == 2 else advantages[:, None])).count_nonzero())
+    return rows, tokens
+
+
+def share_cut_off(trainer: GRPOTrainer) -> float:
+    """Return the share of replies of the latest batch of all ranks that reached the token limit."""
+    share: float = trainer._metrics["train"]["completions/clipped_ratio"][-1]
+    return share
+
+
+def latest_rewards(trainer: GRPOTrainer) -> list[float]:
+    """Return the weighted rewards of the latest batch of all ranks; a reward function without one counts as 0."""
+    columns = trainer._logs["rewards"].values()
+    weights = trainer.reward_weights.tolist()
+    return [
+        sum(weight * reward for weight, reward in zip(weights, row, strict=False) if math.isfinite(reward))
+        for row in zip(*columns, strict=False)
+    ]
+
+
+def has_no_gradient(model: torch.nn.Module) -> bool:
+    """Return whether all gradients on this rank are 0. False where DeepSpeed hides them."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    shards = (gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients)
+    return bool(gradients) and not any(bool(shard.any()) for shard in shards)
 
 
 def replace_log(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:

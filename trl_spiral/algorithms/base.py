@@ -29,7 +29,8 @@ _SHAPE = ("per_device_train_batch_size", "steps_per_generation", "num_iterations
 
 class AdvantageMixin:
     """
-    Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and a resumed run that goes on exactly where it was.
+    Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and resumed runs that continue with the same
+    numbers on an equal machine.
 
     A subclass says by `_own_advantages` what they are, and by `_own_state` and `_restore_own_state` what it must remember. What
     is no state of a rank, it may write in `_save_own_files`.

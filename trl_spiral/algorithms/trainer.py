@@ -16,6 +16,7 @@ from trl_spiral.algorithms.config import ALGORITHMS, AlgorithmConfig
 from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, leave_one_out, useful_groups
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
+from trl_spiral.callbacks.collapse import CollapseCallback
 from trl_spiral.checks import check_world_size
 from trl_spiral.completions import RepliesReward
 from trl_spiral.prompts import PromptRenderer
@@ -63,6 +64,7 @@ class AlgorithmMixin(AdvantageMixin):
         self._rewards: torch.Tensor | None = None  # of the latest batch of all ranks, shape (rows,)
         self._drawn = 0  # batches of prompts beyond those of the epoch
         self._told_of_few = False
+        self.add_callback(CollapseCallback(self))
 
     # ---- prompts ----
     def _show_prompts(self) -> None:

@@ -16,9 +16,10 @@ from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from trl_spiral.callbacks.collapse import CollapseCallback
+from trl_spiral.callbacks.policy import rollout_of
 from trl_spiral.callbacks.progress import progress_line
-from trl_spiral.collapse import CollapseMonitor
-from trl_spiral.types import Episode
+from trl_spiral.collapse import CollapseMonitor, CollapseWarning
+from trl_spiral.types import FORFEITS, Episode
 
 
 _NUMBERS = (
@@ -30,7 +31,7 @@ _NUMBERS = (
     ("loss", "loss", "{:.3f}"),
     ("pool/rating/policy", "rating", "{:.0f}"),
 )
-_OUTCOMES = ("win", "draw", "loss", "illegal")
+_OUTCOMES = ("win", "draw", "loss", *FORFEITS)
 _MOST_WARNINGS = 3  # the latest: a view that outgrows the terminal is cut off at its end
 
 
@@ -132,11 +133,16 @@ class LiveCallback(TrainerCallback):
         self._numbers |= {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         return self.monitor.observe(step, logs)
 
+    def _warnings(self) -> list[CollapseWarning]:
+        """Return the warnings so far: those of the trainer's own monitor, where it has one."""
+        watching = [one for one in self.trainer.callback_handler.callbacks if isinstance(one, CollapseCallback)]
+        return (watching[0] if watching else self).monitor.warnings
+
     @property
     def _games(self) -> int:
         """Games started so far on this rank."""
-        state = getattr(getattr(self.trainer, "rollout_func", None), "state", None)
-        return state.episodes if state is not None else 0
+        rollout = rollout_of(self.trainer)
+        return rollout.state.episodes if rollout is not None else 0
 
     def _measure_speed(self) -> None:
         """Games a second since the last entry, on all ranks together, which play about as many each."""
@@ -150,8 +156,8 @@ class LiveCallback(TrainerCallback):
         if self._speed is not None:
             title += f", {self._speed:.1f} games a second"
         parts = [self._results(), self._line()]
-        parts += [Text(f"step {w.step}: {w.sentence}", "yellow") for w in self.monitor.warnings[-_MOST_WARNINGS:]]
-        episodes = getattr(getattr(self.trainer, "rollout_func", None), "episodes", [])
+        parts += [Text(f"step {w.step}: {w.sentence}", "yellow") for w in self._warnings()[-_MOST_WARNINGS:]]
+        episodes = getattr(rollout_of(self.trainer), "episodes", [])
         if episodes:
             parts.append(_last_game(episodes[-1]))
         return Panel(Group(*parts), title=title, title_align="left")

@@ -11,10 +11,10 @@ from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
-from trl_spiral.callbacks.policy import check_can_play, evaluation_player
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of
 from trl_spiral.contestants import Contestants, make_contestants, read_names
 from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
-from trl_spiral.games import Game, get_game
+from trl_spiral.games import Game
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.ranks import together
 from trl_spiral.rollout import Engine, Start, play, referee
@@ -25,6 +25,9 @@ class MatchCallback(TrainerCallback):
     """
     Plays the policy against others before training, every so often, and after, in any trainer of TRL's.
 
+    The policy plays the trainer's games and is asked as in the trainer's evaluation; see
+    [`~callbacks.policy.evaluation_player`].
+
     Every deal is played from every seat, the same deals each time; each rank plays its share, and all hold the results.
     They are logged under SPIRAL's names, `eval/{game}-{opponent}/pid-{seat}/win` and so on, with 95 % intervals; see
     [`~evaluation.matches.MatchReport`]. Nothing here is used for training or for choosing a checkpoint, and nothing in the
@@ -33,8 +36,8 @@ class MatchCallback(TrainerCallback):
     Args:
         trainer ([`~transformers.Trainer`]):
             Whose policy plays.
-        games (`str`, [`~games.Game`] or a sequence of them, defaults to `"TicTacToe-v0"`):
-            What is played.
+        games (`str`, [`~games.Game`] or a sequence of them, *optional*):
+            Games to play. Default: the trainer's; required where the trainer plays none.
         rivals (`str`, [`~players.Player`] or a sequence of them, defaults to `"random"`):
             Opponents: players that need no engine, or names as [`~contestants.read_names`] takes them: scripted players,
             models, snapshots, endpoints.
@@ -42,8 +45,8 @@ class MatchCallback(TrainerCallback):
             Deals of each game against each rival, each played from every seat.
         every (`int`, *optional*):
             Steps between evaluations; only before and after training by default.
-        temperature (`float`, defaults to `0.25`):
-            At which the policy plays, and rivals that are models.
+        temperature (`float`, *optional*):
+            Temperature of the policy, and of rivals that are models. Default: the trainer's, in evaluation.
         seed (`int`, defaults to `0`):
             Seed of the deals and of all decisions.
         prompt_style (`str`, *optional*):
@@ -67,11 +70,11 @@ class MatchCallback(TrainerCallback):
     def __init__(
         self,
         trainer: Trainer,
-        games: str | Game | Sequence[str | Game] = "TicTacToe-v0",
+        games: str | Game | Sequence[str | Game] | None = None,
         rivals: str | Player | Sequence[str | Player] = "random",
         pairs: int = 100,
         every: int | None = None,
-        temperature: float = 0.25,
+        temperature: float | None = None,
         seed: int = 0,
         prompt_style: str | None = None,
         api_key_env: str | None = None,
@@ -82,11 +85,8 @@ class MatchCallback(TrainerCallback):
                 f"Matches need `rivals` ({len(rivals)}), `pairs` ({pairs}) and `every` ({every}) of at least 1: nothing "
                 "would be played. Use `every=None` for matches before and after training alone."
             )
-        games = [games] if isinstance(games, str | Game) else games
         self.trainer = trainer
-        self.games = [get_game(game) if isinstance(game, str) else game for game in games]
-        for game in self.games:
-            game.check()
+        self.games = games_of(trainer, games)
         self.pairs = pairs
         self.every = every
         self.temperature = temperature

@@ -16,6 +16,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_spiral.callbacks.log import log_beside
+from trl_spiral.callbacks.policy import games_of
 from trl_spiral.callbacks.rating_games import play_rating_games
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool
@@ -57,7 +58,7 @@ class OpponentPoolCallback(TrainerCallback):
             Games that each new snapshot plays against every other one, of each game: as many in each seat, from the same
             deals. Rounded up to a whole number of deals.
         games (sequence of [`~games.Game`], *optional*):
-            What is played for ratings.
+            Games to play for ratings. Default: the trainer's; required where the trainer plays none.
         restores (`bool`, defaults to `True`):
             Whether a resumed run's pool goes back to the checkpoint; off where the trainer sees to that.
         repair (`bool`, defaults to `False`):
@@ -77,18 +78,16 @@ class OpponentPoolCallback(TrainerCallback):
         dtype: torch.dtype | None = None,
         base: bool = False,
         rating_games: int = 0,
-        games: Sequence[Game] = (),
+        games: Sequence[Game] | None = None,
         restores: bool = True,
         repair: bool = False,
     ) -> None:
         if (every is not None and every < 1) or start < 0:
             raise ValueError(f"Snapshots need `every` ({every}) of at least 1 and `start` ({start}) of at least 0.")
-        if rating_games and not games:
-            raise ValueError(f"{rating_games} games for ratings need `games` to play. Name them.")
         self.trainer = trainer
         self.pool = pool
         self.rating_games = rating_games
-        self.games = list(games)
+        self.games = games_of(trainer, games) if rating_games else []
         self.every = every
         self.start = start
         self.dtype = dtype

@@ -123,7 +123,7 @@ def write_programs(
         seed (`int`, defaults to `0`):
             Seed of the replies.
         in_flight (`int`, defaults to `256`):
-            Most replies under way at once. They do not depend on it.
+            Most replies under way at once. They depend on it by rounding alone.
 
     Returns:
         `list[CodeAttempt]`: In the order of `problems`, all samples of one after the other.

@@ -116,7 +116,7 @@ def answer_problems(
         name (`str`, *optional*):
             Of the set, so that the replies to each are drawn apart.
         in_flight (`int`, defaults to `256`):
-            Most problems under way at once. Replies do not depend on it.
+            Most problems under way at once. Replies depend on it by rounding alone.
 
     Returns:
         `list[Attempt]`: In the order of `problems`.

@@ -120,7 +120,7 @@ def answer_task(
         seed (`int`, defaults to `0`):
             Seed of the replies. A reply depends on its problem and not on which others are asked.
         in_flight (`int`, defaults to `256`):
-            Most replies under way at once. They do not depend on it.
+            Most replies under way at once. They depend on it by rounding alone.
         name (`str`, *optional*):
             By which the model is called in the rows; the player's by default.
         settings (`Mapping`, *optional*):

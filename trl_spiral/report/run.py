@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trl_spiral.collapse import CollapseWarning, warnings_in
 from trl_spiral.evaluation.transcripts import GAMES, read_games
+from trl_spiral.first_batches import KEY, FirstBatches
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER, OpponentPool
 from trl_spiral.opponents.ratings import Rating
 from trl_spiral.opponents.transitivity import Matrix, cycles
@@ -42,6 +44,8 @@ class Run:
             The folder's name.
         step, max_steps (`int`):
             Optimizer steps taken, of how many.
+        warnings (`list[CollapseWarning]`):
+            Warnings of the first batches and of collapse; see [`~first_batches`] and [`~collapse`].
         history (`list[dict]`):
             The trainer's log: one entry of metrics per time of logging, `step` among them.
         description (`dict`):
@@ -65,6 +69,7 @@ class Run:
     step: int = 0
     max_steps: int = 0
     history: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[CollapseWarning] = ()
     description: Mapping[str, Any] = field(default_factory=dict)
     games: Sequence[Mapping[str, Any]] = ()
     games_kept: int = 0
@@ -108,6 +113,7 @@ def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Ru
         step=state["global_step"] if state else 0,
         max_steps=state["max_steps"] if state else 0,
         history=history,
+        warnings=_warnings(state) if state else (),
         description=description,
         games=games,
         games_kept=kept,
@@ -123,6 +129,13 @@ def _newest_state(root: Path) -> Mapping[str, Any] | None:
     paths = [root / STATE, *(path / STATE for path in root.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))]
     states = [_read(path, "global_step", "max_steps", "log_history") for path in paths if path.exists()]
     return max(states, key=lambda state: state["global_step"], default=None)
+
+
+def _warnings(state: Mapping[str, Any]) -> list[CollapseWarning]:
+    """The warnings of a run, from its trainer's state."""
+    stored = state.get("stateful_callbacks", {}).get(KEY)
+    first = FirstBatches.from_state_dict(stored).warnings if stored else []
+    return [*first, *warnings_in(state["log_history"])]
 
 
 def _read(path: Path, *needed: str) -> dict[str, Any]:
