@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import textwrap
 import warnings
@@ -53,10 +52,11 @@ from trl_spiral.rollout import Engine, Forfeit
 from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.state import RolloutState
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import BASE
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class SpiralTrainer(AdvantageMixin, GRPOTrainer):

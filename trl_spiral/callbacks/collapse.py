@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.collapse import CollapseMonitor
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class CollapseCallback(TrainerCallback):

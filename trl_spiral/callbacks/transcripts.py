@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import re
 import shlex
 import sys
@@ -23,10 +22,11 @@ from trl_spiral.games import get_game
 from trl_spiral.players import scripted_player
 from trl_spiral.rows import Row
 from trl_spiral.selfplay import SelfPlayRollout
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Episode
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RUN = "run.json"
 _SECRET = re.compile(r"token$|password|secret|api[-_]?key$", re.IGNORECASE)

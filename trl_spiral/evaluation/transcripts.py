@@ -32,7 +32,6 @@ and of each turn:
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,10 +39,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trl_spiral.games import Game
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Episode, Observation
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FORMAT = 1
 GAMES = "games.jsonl"

@@ -55,7 +55,9 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(name) if isinstance(name, str) else name: map_strings(one, change) for name, one in value.items()}
+        return {
+            change(name) if isinstance(name, str) else name: map_strings(one, change) for name, one in value.items()
+        }
     if isinstance(value, list | tuple):
         return [map_strings(one, change) for one in value]
     return value

@@ -30,6 +30,9 @@ _QUOTED = r"""\\"[^"]*+"|"(?:[^"\\]|\\.)*+"|'[^']*+'|[\[{][^\n]*+"""
 _ONE_WORD_VALUE = re.compile(rf"{_QUOTED}|\S++")
 _LINE_VALUE = re.compile(rf"{_QUOTED}|[^\n']++")
 
+_PROSE = re.compile(r"(?:token|key|pass): (?:`|[A-Za-z][a-z]*[.,;]?(?:\s|$))", re.IGNORECASE)
+"""The end of a clause of a sentence, such as "no trained token: lower ...", rather than a setting."""
+
 _URL = re.compile(r"(://[^\s?#\"'<>]*+)(\?[^\s#\"'<>]*+)?")
 _SHAPES = (
     # Credentials in an address, with and without a scheme.
@@ -113,6 +116,8 @@ def _without_named(text: str) -> str:
     for found in _NAMED.finditer(text):
         name, separator = found.groups()
         if found.start() < end or not is_secret_name(name) or (separator.isspace() and not name.startswith("--")):
+            continue
+        if _PROSE.match(text, found.start()):
             continue
         value = (_LINE_VALUE if _MANY_WORDS.search(name) else _ONE_WORD_VALUE).match(text, found.end())
         if value is None or value[0] == HIDDEN:
