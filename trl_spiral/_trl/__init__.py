@@ -3,7 +3,7 @@ Everything of TRL and transformers that is private or experimental, touched in t
 
 `names.py` lists the names, which a test compares with what is installed. `engines.py` opens a trainer's engine, over its own
 model (`transformers_engines.py`) or its vLLM (`vllm_engines.py`, `vllm_generation.py`), by what `settings.py` reads.
-`state.py`, `sampler.py` and `temperature.py` reach into training itself.
+`state.py`, `sampler.py` and `temperature.py` reach into training itself. `written.py` filters what TRL and transformers write.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ from trl_spiral._trl.state import cycle_state, log_columns, replace_log, restore
 from trl_spiral._trl.temperature import set_temperature, temperature_cells
 from trl_spiral._trl.vllm_engines import WHOLE_WEIGHTS_BEHIND_A_SERVER
 from trl_spiral._trl.vllm_generation import own_vllm_generation
+from trl_spiral._trl.written import WithoutSecrets, printing_safely, saving_without_secrets
 
 
 __all__ = [
     "EpochSampler",
     "MOST_IN_FLIGHT",
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
+    "WithoutSecrets",
     "appending_chat_template",
     "cycle_state",
     "is_first_to_play",
     "log_columns",
     "open_engine",
     "own_vllm_generation",
+    "printing_safely",
     "ranks_per_engine",
     "replace_log",
     "restore_cycle",
     "restore_weights",
     "sampling_of",
+    "saving_without_secrets",
     "set_temperature",
     "temperature_cells",
     "tokenizer_of",

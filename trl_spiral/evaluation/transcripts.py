@@ -33,13 +33,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from trl_spiral.games import Game
-from trl_spiral.text.printable import get_logger
+from trl_spiral.text.printable import fenced, file_name, get_logger, inline
 from trl_spiral.types import Episode, Observation
 
 
@@ -61,30 +60,27 @@ def format_transcript(episode: Episode, prompt_text: Callable[[Sequence[int]], s
         prompt_text (`Callable`, *optional*):
             Decodes prompt ids; without it, prompts are left out.
     """
-    lines = [f"# {episode.game}, game {episode.counter}", ""]
+    lines = [f"# {inline(episode.game)}, game {episode.counter}", ""]
     for seat, (name, value) in enumerate(zip(episode.players, episode.returns, strict=True)):
-        lines.append(f"- seat {seat}: {name}, return {value:+g}")
-    lines += [f"- ending: {episode.ending}" + (f" ({episode.detail})" if episode.detail else "")]
+        lines.append(f"- seat {seat}: {inline(name)}, return {value:+g}")
+    lines += [f"- ending: {episode.ending}" + (f" ({inline(episode.detail)})" if episode.detail else "")]
     if episode.offender is not None:
         lines.append(f"- at fault: seat {episode.offender}")
     moves = " ".join(f"{seat}:{' / '.join(move.splitlines())}" for seat, move in episode.moves)
-    lines += [f"- moves: {moves}" + (f", of which {episode.opening} a random opening" if episode.opening else ""), ""]
+    lines += [
+        f"- moves: {inline(moves)}" + (f", of which {episode.opening} a random opening" if episode.opening else ""),
+        "",
+    ]
     taken = [iter(trajectory.turns) for trajectory in episode.trajectories]
     for number, seat in enumerate(episode.order, start=1):
         turn = next(taken[seat])
-        lines += [f"## Turn {number}: seat {seat}, {episode.players[seat]}", ""]
+        lines += [f"## Turn {number}: seat {seat}, {inline(episode.players[seat])}", ""]
         if prompt_text is not None and turn.prompt_ids:
-            lines += ["Read:", "", *_fenced(prompt_text(turn.prompt_ids)), ""]
-        lines += ["Wrote:", "", *_fenced(turn.text), ""]
+            lines += ["Read:", "", *fenced(prompt_text(turn.prompt_ids)), ""]
+        lines += ["Wrote:", "", *fenced(turn.text), ""]
         if turn.logprobs:
             lines += [f"{len(turn.completion_ids)} tokens, log-probability {sum(turn.logprobs):.3f}", ""]
     return "\n".join(lines)
-
-
-def _fenced(text: str) -> list[str]:
-    """A block of Markdown that ends where the text does, though the text may hold blocks itself."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return [f"{fence}text", text, fence]
 
 
 def write_transcripts(
@@ -92,12 +88,12 @@ def write_transcripts(
     folder: str | os.PathLike[str],
     prompt_text: Callable[[Sequence[int]], str] | None = None,
 ) -> list[Path]:
-    """Writes one Markdown file per episode, numbered in the order given, and returns the paths."""
+    """Write one Markdown file per episode, numbered in the given order, and return the paths."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, episode in enumerate(episodes):
-        path = root / f"{number:03d}_{'_vs_'.join(episode.players)}.md"
+        path = root / f"{number:03d}_{file_name('_vs_'.join(episode.players))}.md"
         path.write_text(format_transcript(episode, prompt_text), encoding="utf-8")
         paths.append(path)
     return paths

@@ -37,6 +37,11 @@ def one_line(text: str) -> str:
     return block(text).translate({ord("\n"): " ", ord("\t"): " "})
 
 
+def reported(text: str) -> str:
+    """Return the words of a server, a program or an error as a single line, safe to show and without secrets."""
+    return one_line(redact(text))
+
+
 def _filtered(found: re.Match[str]) -> str:
     run = found[0]
     if run.isprintable() and not _INVISIBLE.search(run):
@@ -131,5 +136,5 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def _clean(record: logging.LogRecord) -> bool:
-    record.msg, record.args = one_line(redact(record.getMessage())), None
+    record.msg, record.args = reported(record.getMessage()), None
     return True
