@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -21,7 +21,8 @@ class WithoutSecrets:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings for trackers such as TensorBoard and W&B."""
-        return redact_all(super().to_dict())
+        settings: dict[str, Any] = redact_all(super().to_dict())  # type: ignore[misc]  # of `TrainingArguments`
+        return settings
 
     def __getstate__(self) -> dict[str, Any]:
         if not _SAVES.get():
@@ -44,9 +45,9 @@ def printing_safely() -> Iterator[None]:
     """Inside, the table of completions that TRL prints passes our filter. Rich keeps most control characters."""
     printed = grpo.print_prompt_completions_sample
 
-    def filtered(prompts, completions, rewards, advantages, *args, extra=None, **kwargs):
+    def filtered(prompts: Sequence[Any], completions: Sequence[Any], *args: Any, extra: Any = None) -> None:
         shown = [map_strings(list(column), block) for column in (prompts, completions)]
-        printed(*shown, rewards, advantages, *args, extra=map_strings(extra, block), **kwargs)
+        printed(*shown, *args, extra=map_strings(extra, block))
 
     grpo.print_prompt_completions_sample = filtered
     try:

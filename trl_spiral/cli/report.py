@@ -21,11 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from trl_spiral.collapse import warnings_in
     from trl_spiral.report import read_run, render
+    from trl_spiral.report.run import STATE
 
     if args.games < 1:
         raise ValueError(f"--games ({args.games}) must be at least 1: a page without games needs none kept.")
     found = read_run(args.run, args.games)
-    page = render(found, warnings_in(found.history), args.plain)
+    try:
+        warnings = warnings_in(found.history)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise ValueError(f"The log of {args.run} has a value that no run logs ({error}). Delete {STATE}.") from error
+    page = render(found, warnings, args.plain)
     output = Path(args.output or Path(args.run) / "report.html")
     # The whole page or the old one, and never half of one that somebody has open.
     partial = output.with_name(f"{output.name}.partial")

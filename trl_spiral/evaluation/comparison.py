@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trl_spiral.evaluation.scores import ScoredReply
 from trl_spiral.intervals import LEVEL, RESAMPLES, Estimate, bootstrap_mean, clustered_wilson
-from trl_spiral.text.printable import cell
+from trl_spiral.text.printable import cell, inline
 
 
 COMPARISON_METHODS = (
@@ -125,13 +125,13 @@ def asked_differently(rows: Iterable[ScoredReply]) -> list[str]:
                 for model, settings in known.items()
             }
             if name != "seed" and len(set(values.values())) > 1:
-                listed = ", ".join(f"{value} for {cell(model)}" for model, value in values.items())
-                sentences.append(f"At {cell(task)}, {cell(name)} is {listed}: they were not asked alike.")
+                listed = ", ".join(f"{value} for {inline(model)}" for model, value in values.items())
+                sentences.append(f"At {inline(task)}, {inline(name)} is {listed}: they were not asked alike.")
     return sentences
 
 
 def _said(value: object) -> str:
-    return cell(value if isinstance(value, str) else json.dumps(value))
+    return inline(value if isinstance(value, str) else json.dumps(value))
 
 
 def _mean(replies: Sequence[ScoredReply]) -> float:

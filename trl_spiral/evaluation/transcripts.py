@@ -39,6 +39,7 @@ from typing import Any, Literal
 
 from trl_spiral.games import Game
 from trl_spiral.text.printable import fenced, file_name, get_logger, inline
+from trl_spiral.text.shapes import parse
 from trl_spiral.types import Episode, Observation
 
 
@@ -46,6 +47,34 @@ logger = get_logger(__name__)
 
 FORMAT = 1
 GAMES = "games.jsonl"
+_TURN = {
+    "seat": int,
+    "sees": str,
+    "reply": str,
+    "move": (str, None),
+    "policy": (str, None),
+    "version": int,
+    "tokens": (int, None),
+    "logprob": (float, None),
+    "advantage": (float, None),
+}
+_GAME = {
+    "format": int,
+    "step": int,
+    "kind": frozenset(("training", "final")),
+    "game": str,
+    "number": int,
+    "seed": int,
+    "players": [str],
+    "opening": [[(int, str)]],
+    "turns": [_TURN],
+    "end": [str],
+    "returns": [float],
+    "ending": str,
+    "offender": (int, None),
+    "detail": str,
+}
+
 LARGEST = 100_000_000
 """Bytes at which a run stops keeping games: some 25,000 of tic-tac-toe, and 1,000 where a reply has 4,000 tokens."""
 
@@ -228,7 +257,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """
-    The games in a file that [`GameLog`] wrote, in order. A last line that was cut off, by a kill, is left out.
+    Yield the games in a file that [`GameLog`] wrote, in order. A last line that was cut off, by a kill, is left out.
 
     Raises:
         ValueError: If another line is not a game in format 1.
@@ -236,13 +265,24 @@ def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
-                record = json.loads(line)
-                known = record["format"] == FORMAT
-            except (ValueError, KeyError, TypeError):
-                known = False
-            if known:
-                yield record
-            elif line.endswith("\n"):
-                raise ValueError(
-                    f"Line {number} of {path} is no game in format {FORMAT}. Use the version of trl_spiral that wrote it."
-                )
+                yield _read_game(line)
+            except ValueError as error:
+                if line.endswith("\n"):
+                    raise ValueError(
+                        f"Line {number} of {path} is no game in format {FORMAT}: {error}. Delete the line, or use the version "
+                        "of trl_spiral that wrote it."
+                    ) from None
+
+
+def _read_game(line: str) -> dict[str, Any]:
+    """Return the record in a line. Raises `ValueError`, with the reason as a clause, if there is none."""
+    record: dict[str, Any] = parse(line, _GAME)
+    seats = range(len(record["players"]))
+    if record["format"] != FORMAT:
+        raise ValueError(f"its format is {record['format']}")
+    if not len(seats) == len(record["returns"]) == len(record["end"]) > 0:
+        raise ValueError("its players, returns and ends differ in number")
+    taken = [turn["seat"] for turn in record["turns"]] + [record["offender"] or 0]
+    if any(seat not in seats for seat in taken) or any(len(move) != 2 for move in record["opening"]):
+        raise ValueError("it names a seat that has no player, or a move without one")
+    return record
