@@ -123,7 +123,11 @@ class TestReadRun:
 
     @pytest.mark.parametrize(
         ("text", "reason"),
-        [("[]", "it is not an object"), ("null", "it is not an object"), ('{"global_step": 1}', "it lacks 'max_steps'")],
+        [
+            ("[]", "it is not an object"),
+            ("null", "it is not an object"),
+            ('{"global_step": 1}', "it lacks 'max_steps'"),
+        ],
     )
     def test_a_state_that_is_something_else_is_named(self, text, reason, tmp_path):
         (tmp_path / "trainer_state.json").write_text(text)

@@ -135,7 +135,14 @@ class TestTraining:
         hits, searched = found_in(folder)
 
         assert hits == set()
-        assert {"run.json", "training_args.bin", "trainer_state.json", "games.jsonl", "README.md", "report.html"} < searched
+        assert {
+            "run.json",
+            "training_args.bin",
+            "trainer_state.json",
+            "games.jsonl",
+            "README.md",
+            "report.html",
+        } < searched
         assert any(name.startswith("events.out.tfevents") for name in searched)
         assert P.lower() not in "".join([*capfd.readouterr(), caplog.text]).lower()
         # The run itself goes on with all of them.
@@ -152,7 +159,10 @@ class TestTraining:
 
     def test_a_report_hides_what_an_older_version_has_written(self, tmp_path):
         (tmp_path / "trainer_state.json").write_text('{"global_step": 1, "max_steps": 1, "log_history": []}')
-        told = {"command": f"train.py --access_key {P}", "settings": {"base_url": f"https://host?{P}", "headers": {"a": P}}}
+        told = {
+            "command": f"train.py --access_key {P}",
+            "settings": {"base_url": f"https://host?{P}", "headers": {"a": P}},
+        }
         (tmp_path / "run.json").write_text(json.dumps(told))
 
         assert main(["report", str(tmp_path)]) == 0
@@ -184,11 +194,18 @@ class TestPushing:
             environment["PYTHONPATH"] = ":".join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
             script = PUSHING.format(token=hub.token, model=model_dir)
             done = subprocess.run(
-                [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500
+                [sys.executable, "-c", script],
+                env=environment,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=500,
             )
             pushed = hub.repos["tester/parrot"] if done.returncode == 0 else {}
 
         assert done.returncode == 0, done.stderr
         assert {"training_args.bin", "checkpoint-1/training_args.bin", "model.safetensors"} <= pushed.keys()
         assert [name for name, data in pushed.items() if hub.token.encode() in data] == []
-        assert [path for path in tmp_path.rglob("*") if path.is_file() and hub.token.encode() in path.read_bytes()] == []
+        assert [
+            path for path in tmp_path.rglob("*") if path.is_file() and hub.token.encode() in path.read_bytes()
+        ] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -45,9 +45,10 @@ def printing_safely() -> Iterator[None]:
     """Inside, the table of completions that TRL prints passes our filter. Rich keeps most control characters."""
     printed = grpo.print_prompt_completions_sample
 
-    def filtered(prompts: Sequence[Any], completions: Sequence[Any], *args: Any, extra: Any = None) -> None:
-        shown = [map_strings(list(column), block) for column in (prompts, completions)]
-        printed(*shown, *args, extra=map_strings(extra, block))
+    def filtered(prompts: Iterable[Any], completions: Iterable[Any], *args: Any, extra: dict[str, Any]) -> None:
+        columns = {name: list(values) for name, values in extra.items()}
+        shown = map_strings([list(prompts), list(completions), columns], block)
+        printed(*shown[:2], *args, extra=shown[2])
 
     grpo.print_prompt_completions_sample = filtered
     try:
