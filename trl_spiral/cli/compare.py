@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from trl_spiral.report.comparison import MOST_REPLIES
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import one_line, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +58,6 @@ def run(args: argparse.Namespace) -> None:
     partial = args.html.with_name(f"{args.html.name}.partial")
     partial.write_text(page, encoding="utf-8")
     os.replace(partial, args.html)
-    say(f"\n{args.html}: {len(page.encode()) / 1e6:.1f} MB")
+    say(f"\n{one_line(str(args.html))}: {len(page.encode()) / 1e6:.1f} MB")
     for task in sorted({row.task for row in rows} - set(task_names())):
         say(f"No task called {task!r} is registered, so its replies have no steps there. Name its module by --import.")

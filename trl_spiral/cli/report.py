@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import one_line, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,4 +36,5 @@ def run(args: argparse.Namespace) -> None:
     partial = output.with_name(f"{output.name}.partial")
     partial.write_text(page, encoding="utf-8")
     os.replace(partial, output)
-    say(f"{output}: {len(page.encode()) / 1e6:.1f} MB, {len(found.games)} games of {found.games_kept} kept")
+    size = len(page.encode()) / 1e6
+    say(one_line(f"{output}: {size:.1f} MB, {len(found.games)} games of {found.games_kept} kept"))
