@@ -1,4 +1,4 @@
-"""The report of folders with odd names and damaged files: a page that a browser draws, or one sentence. And files of odd players."""
+"""Folders with odd names, damaged files and players with odd names: a report is a page or one sentence."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Secrets stay out of every file: hidden by name and by shape, and planted in a run whose output is searched byte by byte."""
+"""Secrets stay out of every file: by name, by shape, and in a run whose output is searched byte by byte."""
 
 import base64
 import copy

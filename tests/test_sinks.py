@@ -1,4 +1,4 @@
-"""What models, programs and servers write reaches terminals, logs, Markdown and pages through one filter. Raw bytes are looked at."""
+"""Text of models, programs and servers passes one filter on its way to terminals, logs, Markdown and pages."""
 
 import ast
 import gzip
@@ -38,8 +38,8 @@ from trl_spiral.sandbox import CannotContain, Job, LocalSandbox
 from trl_spiral.types import Ending, Episode, Observation, Trajectory, Turn
 
 
-# Control sequences of 7 and of 8 bits, a title, a bell, backspaces; changes of direction; nothing wide; line ends of Unicode; half
-# a character; and characters that no class of Unicode gives away.
+# Control sequences of 7 and of 8 bits, a title, a bell, backspaces; changes of direction; characters without width; line
+# ends of Unicode; half a surrogate pair; and invisible characters of classes that are visible otherwise.
 CONTROLS = (
     "\x1b[2J\x1b]0;owned\x07\r\x08\x00\x7f\x9b31m\x90q\x9c\x85\x0b\x0c\u202e\u2066\u200f\u061c\u200b\u200d\u2060\ufeff\xad"
     "\u2028\u2029\ud800\U000e0041\U000e0101\u3164\u115f\u034f\ufff9"
@@ -310,8 +310,8 @@ class TestMarkdown:
             assert forged(text) == [], kind
 
     def test_sentences_below_a_table(self):
-        rows = [replace(row, model=model, settings=json.dumps({HOSTILE: model})) for row in make_rows(1)[:1] for model in
-                (HOSTILE, "b")]  # fmt: skip
+        (row, *_) = make_rows(1)
+        rows = [replace(row, model=model, settings=json.dumps({HOSTILE: model})) for model in (HOSTILE, "b")]
         told = "\n".join(asked_differently(rows))
 
         assert "not asked alike" in told

@@ -230,7 +230,8 @@ def _entry_points(tests: str, row: int) -> tuple[str, ...]:
         return entry_points(tests)
     except (SyntaxError, ValueError) as error:  # a null byte is a ValueError
         raise ValueError(
-            f"Row {row} of the batch has a test that is not Python ({reported(str(error))}): {tests!r}. Correct it, or leave the row out."
+            f"Row {row} of the batch has a test that is not Python ({reported(error)}): {tests!r}. Correct it, "
+            "or leave the row out."
         ) from error
 
 

@@ -3,7 +3,8 @@ Everything of TRL and transformers that is private or experimental, touched in t
 
 `names.py` lists the names, which a test compares with what is installed. `engines.py` opens a trainer's engine, over its own
 model (`transformers_engines.py`) or its vLLM (`vllm_engines.py`, `vllm_generation.py`), by what `settings.py` reads.
-`state.py`, `sampler.py` and `temperature.py` reach into training itself. `written.py` filters what TRL and transformers write.
+`state.py`, `sampler.py` and `temperature.py` reach into training itself. `written.py` filters text that TRL and transformers
+write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text that TRL and transformers write for a trainer of ours: the configuration in files, and the printed table of completions."""
+"""Filters for text that TRL and transformers write: the configuration in files, and the table of completions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAVES = ContextVar("saves", default=False)
 
 
 class WithoutSecrets:
-    """Mixin of configurations. Trackers get no secrets, and neither does the file that [`saving_without_secrets`] covers."""
+    """Mixin of configurations that keeps secrets from trackers, and from files under [`saving_without_secrets`]."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings for trackers such as TensorBoard and W&B."""

@@ -162,8 +162,9 @@ def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[floa
 
 def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
     """
-    Return how a run was started, without secrets: its command, its seed, the settings that differ from their defaults, and
-    versions.
+    Return how a run was started, without secrets.
+
+    Contains the command, the seed, the settings that differ from their defaults, and versions.
     """
     settings = {}
     for field in dataclasses.fields(args):

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `trl-spiral games | head`
         sys.stderr.close()
     except (ValueError, OSError, ImportError, CannotContain) as error:
-        say(f"trl-spiral {args.command}: {reported(str(error))}", sys.stderr)
+        say(f"trl-spiral {args.command}: {reported(error)}", sys.stderr)
         return 2
     return 0
 

@@ -68,4 +68,4 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         said = {"model": args.model, "temperature": args.temperature, "seed": args.seed, "sets": found}
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
         told = {"model": args.model, "set": args.problem_set, **settings, "summary": numbers}
         told["problems"] = records(problems, attempts)
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def _numbers(text: str) -> list[int]:

@@ -92,7 +92,10 @@ def run(args: argparse.Namespace) -> None:
 
     check_task(task, problems)
     player, engine = saved_player(args.model, sampling, args.prompt_style, device, args.chat_template_kwargs)
-    name, settings = args.name or args.model, {"split": args.split, "chat_template_kwargs": args.chat_template_kwargs}
+    name, settings = (
+        one_line(args.name or args.model),
+        {"split": args.split, "chat_template_kwargs": args.chat_template_kwargs},
+    )
     rows = answer_task(task, problems, player, engine, args.samples, args.seed, args.in_flight, name, settings)
     write_scores(args.out, rows)
     say(comparison_table(compare_scores(rows)))

@@ -182,7 +182,8 @@ def check_sandbox(sandbox: Sandbox) -> None:
     (verdict,) = sandbox.judge([Trial("def one():\n    return 1", "assert one() == 1", ("one",))])
     if not verdict.passed:
         raise CannotContain(
-            f"The sandbox fails a program that is right ({reported(str(verdict.error))}). Give it more time or memory in its `Limits`."
+            f"The sandbox fails a program that is right ({reported(verdict.error)}). Give it more time or memory in "
+            "its `Limits`."
         )
 
 

@@ -198,7 +198,7 @@ def _parsed(source: str, task: int | str) -> ast.Module:
             return ast.parse(source)
     except SyntaxError as error:
         raise ValueError(
-            f"Task {task} holds source that is not Python ({reported(str(error))}). Give the set's own file."
+            f"Task {task} holds source that is not Python ({reported(error)}). Give the set's own file."
         ) from error
 
 

@@ -200,8 +200,8 @@ def _asked(task: Task, problem: Problem) -> tuple[str, str]:
             raise ValueError("JSON gives back something else")
     except Exception as error:  # whatever a user's task has made
         raise ValueError(
-            f"Problem {problem.id!r} of the task {task.name!r} does not survive JSON ({type(error).__name__}: {reported(str(error))}). Its messages "
-            "and data must be plain: text, numbers, lists, and objects with texts for keys."
+            f"Problem {problem.id!r} of the task {task.name!r} does not survive JSON ({type(error).__name__}: "
+            f"{reported(error)}). Its messages and data must be plain: text, numbers, lists, and objects with texts for keys."
         ) from error
     return texts
 
@@ -213,8 +213,8 @@ def _score(task: Task, problem: Problem, response: str) -> tuple[float, bool, st
         return float(score.value), bool(score.solved), _json(dict(score.detail))
     except Exception as error:  # whatever a user's task comes upon in what a model may write
         raise ValueError(
-            f"The task {task.name!r} cannot score a reply to problem {problem.id!r} ({type(error).__name__}: {reported(str(error))}): "
-            f"{response[:80]!r}. Any text must have a score, with plain values in its detail."
+            f"The task {task.name!r} cannot score a reply to problem {problem.id!r} ({type(error).__name__}: "
+            f"{reported(error)}): {response[:80]!r}. Any text must have a score, with plain values in its detail."
         ) from error
 
 

@@ -269,8 +269,8 @@ def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             except ValueError as error:
                 if line.endswith("\n"):
                     raise ValueError(
-                        f"Line {number} of {path} is no game in format {FORMAT}: {error}. Delete the line, or use the version "
-                        "of trl_spiral that wrote it."
+                        f"Line {number} of {path} is no game in format {FORMAT}: {error}. Delete the line, or use the "
+                        "version of trl_spiral that wrote it."
                     ) from None
 
 

@@ -148,7 +148,8 @@ class RemoteSandbox:
             except (OSError, http.client.HTTPException) as error:
                 if delay is None:
                     raise ConnectionError(
-                        f"The sandbox server at {self.url} cannot be reached ({type(error).__name__}: {reported(str(error))}). Look "
+                        f"The sandbox server at {self.url} cannot be reached ({type(error).__name__}: "
+                        f"{reported(error)}). Look "
                         "whether `trl-spiral serve-sandbox` runs there and listens at this address."
                     ) from None
             time.sleep(delay)

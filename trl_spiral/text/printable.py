@@ -1,8 +1,8 @@
 """
 The one filter for text that models, programs and servers wrote, before it reaches a terminal, a log or Markdown.
 
-A filtered text has no control sequences, no characters that change the direction of the text, none without width, and no
-halves of a surrogate pair. Each of them becomes U+FFFD.
+A filtered text has no control sequences, no changes of direction, no characters without width, and no halves of a surrogate
+pair. Each of these characters becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def one_line(text: str) -> str:
     return block(text).translate({ord("\n"): " ", ord("\t"): " "})
 
 
-def reported(text: str) -> str:
-    """Return the words of a server, a program or an error as a single line, safe to show and without secrets."""
-    return one_line(redact(text))
+def reported(said: object) -> str:
+    """Return the text of an error, a server or a program as a single line, safe to show and without secrets."""
+    return one_line(redact(str(said)))
 
 
 def _filtered(found: re.Match[str]) -> str:
@@ -109,8 +109,7 @@ def file_name(text: str) -> str:
     """
     Return a name for a file of any text: short, without separators, in ASCII.
 
-    A text that is changed by that, or has capitals, gets a digest at its end. Two texts never share a file, even where file
-    names ignore case.
+    A changed text gets a digest at its end, and so does one with capitals: some file systems ignore case.
     """
     kept = re.sub(r"[^A-Za-z0-9._-]", "_", text[:_LONGEST_FILE_NAME])
     if kept == text.lower() and text.strip("."):

@@ -1,7 +1,8 @@
 """
-Removal of secrets from every string that is written to a file or a log, by the name of a setting and by the shape of a value.
+Removal of secrets from strings that are written to a file or a log.
 
-Where the end of a secret is unclear, more than the secret is hidden. A secret without a telling name or a known shape stays.
+A secret is found by the name of its setting, or by its shape. Where its end is unclear, more than the secret is hidden. A
+secret with neither a telling name nor a known shape stays.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SHAPES = (
     (re.compile(r"\b(basic)[ \t]++(?=[A-Za-z]*+[0-9+/=])[A-Za-z0-9+/]{6,}+=*+", re.IGNORECASE), rf"\1 {HIDDEN}"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END)[\s\S])*+"), HIDDEN),
     (
-        # Keys of Hugging Face, OpenAI and those that imitate it, GitHub, GitLab, Slack, AWS, Google, and JSON web tokens.
+        # Keys of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google and others, and JSON web tokens.
         re.compile(
             r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{6,}+(?!\w)|sk[-_][\w-]{6,}+|gh[pousr]_\w{8,}+|github_pat_\w{8,}+"
             r"|glpat-[\w-]{8,}+|xox[a-z]-[\w-]{8,}+|(?:AKIA|ASIA)[A-Z0-9]{12,}+|AIza[\w-]{20,}+|ya29\.[\w.-]{8,}+"
@@ -93,7 +94,7 @@ def redact_all(value: Any) -> Any:
 
 
 def redact_command(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command without secrets. An option with a secret's name hides all up to the next option."""
+    """Return the arguments of a command without secrets. A secret's option hides everything up to the next option."""
     kept, hides = [], False
     for argument in arguments:
         name, equals, value = argument.partition("=")

@@ -25,9 +25,9 @@ def parse(text: str, shape: Any) -> Any:
         text (`str`):
             The text.
         shape:
-            `str`, `bool`, `int` (below `LARGEST`), `float` (any number), `Anything`, a set of allowed texts, or `None`; a
-            tuple of alternatives; a list with the shape of each item; or a dictionary of shapes by name. A name that ends in
-            `?` may be missing, and the key `str` stands for all names.
+            `str`, `bool`, `int` (below `LARGEST`), `float` (any number), `Anything`, a set of allowed texts, or `None`.
+            A tuple of alternatives. A list with the shape of each item. A dictionary of shapes by name: a name that ends
+            in `?` may be missing, and the key `str` stands for all names.
 
     Raises:
         ValueError: With the reason as a clause, if the text is no JSON or its value has another shape.
