@@ -30,7 +30,7 @@ LINE = 0.16
 SMALLEST = 6
 """Players for whom there is room at least: the cells of fewer are larger."""
 
-LONGEST_NAME = 40
+LONGEST_NAME = 80
 """Characters of a name that are drawn: its beginning and its end."""
 
 MOST_CYCLES = 5
