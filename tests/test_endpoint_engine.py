@@ -312,7 +312,7 @@ class TestTrouble:
         ask(endpoint)
         endpoint.metrics()
 
-        assert caplog.records[0].getMessage().endswith("Last: HTTP 500: two lines [2J  ")
+        assert caplog.records[0].getMessage().endswith("Last: HTTP 500: two lines\ufffd[2J \ufffd")
 
     def test_what_was_lost_since_is_told_at_the_end(self, server, make, caplog):
         server.kill()

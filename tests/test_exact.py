@@ -28,9 +28,7 @@ def pairs(tokenizer):
         boxed = renderer.reply(f"\\boxed{{[{cell}]}}")
         replies = {renderer.reply(text) for text in (f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")} | {boxed}
         ways[cell] = [reply == boxed for reply in sorted(replies)]
-    rows = [
-        (board, cell, boxed) for board in decision_boards() for cell in empty_cells(board) for boxed in ways[cell]
-    ]
+    rows = [(board, cell, boxed) for board in decision_boards() for cell in empty_cells(board) for boxed in ways[cell]]
     return rows
 
 

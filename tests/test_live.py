@@ -85,7 +85,7 @@ class TestOnATerminal:
         assert "tokens a reply 12  entropy 0.75  illegal 5.0%  loss 0.125" in shown
         # What a model wrote is shown as it is, and moves no cursor.
         assert (
-            "last game, policy, random, random at Three: finished, returns 1, -0.5, -0.5: 0:say �[2J[red]no[/red]�"
+            "last game, policy, random, random at Three: finished, returns 1, -0.5, -0.5: 0:say �[2J[red]no[/red] more"
             in shown
         )
         assert "\x1b[2J" not in console.file.getvalue()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from accelerate.utils import gather_object
 
 from trl_spiral.rollout import WeightsLost
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Episode
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from trl_spiral.completions import Completion, RepliesReward
 from trl_spiral.programs import behind, computes_nothing, entry_points, extract_program, is_blank
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, Outcome, Sandbox, Trial, Verdict
+from trl_spiral.text.printable import reported
 
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
@@ -234,7 +235,8 @@ def _entry_points(tests: str, row: int) -> tuple[str, ...]:
         return entry_points(tests)
     except (SyntaxError, ValueError) as error:  # a null byte is a ValueError
         raise ValueError(
-            f"Row {row} of the batch has a test that is not Python ({error}): {tests!r}. Correct it, or leave the row out."
+            f"Row {row} of the batch has a test that is not Python ({reported(error)}): {tests!r}. Correct it, "
+            "or leave the row out."
         ) from error
 
 

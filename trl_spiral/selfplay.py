@@ -7,7 +7,6 @@ a plain `GRPOTrainer` can use it too.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, referee, u
 from trl_spiral.rows import Row, SampleUnit, make_rows
 from trl_spiral.seeding import derive_seed
 from trl_spiral.state import RolloutState
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import POLICY, Episode, Observation, Reply, Request, Turn
 
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MARGIN = 1.03
 

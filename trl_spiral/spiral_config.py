@@ -9,6 +9,7 @@ from typing import get_args
 
 from trl import GRPOConfig
 
+from trl_spiral._trl import WithoutSecrets
 from trl_spiral.games import check_game
 from trl_spiral.games.mix import game_shares
 from trl_spiral.opponents import get_scheme, parse_opponents
@@ -23,7 +24,7 @@ ESTIMATORS = ("role", "batch", "group", "none", "position")
 
 
 @dataclass
-class SpiralConfig(GRPOConfig):
+class SpiralConfig(WithoutSecrets, GRPOConfig):
     r"""
     Configuration class for the [`SpiralTrainer`].
 

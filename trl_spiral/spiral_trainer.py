@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import textwrap
 import warnings
@@ -53,10 +52,11 @@ from trl_spiral.rollout import Engine, Forfeit
 from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.state import RolloutState
+from trl_spiral.text.printable import get_logger, inline
 from trl_spiral.types import BASE
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class SpiralTrainer(AdvantageMixin, GRPOTrainer):
@@ -392,7 +392,7 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
         if not self.is_world_process_zero():
             return
         path = Path(self.args.output_dir) / "README.md"
-        games = ", ".join(game.name for game in self.rollout.games)
+        games = ", ".join(inline(game.name) for game in self.rollout.games)
         section = f"## Self-play\n\nThis model played itself at {games}, with `trl-spiral`.\n"
         if self.results_table:
             section += f"\n{self.results_table}\n"

@@ -10,7 +10,6 @@ checkpoint holds in a marker file. A checkpoint without a true marker was cut of
 from __future__ import annotations
 
 import json
-import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,10 @@ import torch
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_spiral.rows import Row
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MARKER = "selfplay_complete.json"
 _TRAINER_STATE = "trainer_state.json"

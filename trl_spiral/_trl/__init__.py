@@ -3,7 +3,8 @@ Everything of TRL and transformers that is private or experimental, touched in t
 
 `names.py` lists the names, which a test compares with what is installed. `engines.py` opens a trainer's engine, over its own
 model (`transformers_engines.py`) or its vLLM (`vllm_engines.py`, `vllm_generation.py`), by what `settings.py` reads.
-`state.py`, `sampler.py` and `temperature.py` reach into training itself.
+`state.py`, `sampler.py` and `temperature.py` reach into training itself. `written.py` filters text that TRL and transformers
+write.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from trl_spiral._trl.state import (
 from trl_spiral._trl.temperature import set_temperature, temperature_cells
 from trl_spiral._trl.vllm_engines import WHOLE_WEIGHTS_BEHIND_A_SERVER
 from trl_spiral._trl.vllm_generation import own_vllm_generation
+from trl_spiral._trl.written import WithoutSecrets, printing_safely, saving_without_secrets
 
 
 __all__ = [
     "EpochSampler",
     "MOST_IN_FLIGHT",
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
+    "WithoutSecrets",
     "appending_chat_template",
     "cycle_state",
     "generates_batches",
@@ -42,12 +45,14 @@ __all__ = [
     "log_columns",
     "open_engine",
     "own_vllm_generation",
+    "printing_safely",
     "ranks_per_engine",
     "replace_log",
     "restore_cycle",
     "restore_weights",
     "rows_and_trained_tokens",
     "sampling_of",
+    "saving_without_secrets",
     "set_temperature",
     "share_cut_off",
     "temperature_cells",

@@ -45,7 +45,9 @@ TRAINER_ATTRIBUTES = ("_tr_loss", "_globalstep_last_logged", "_total_loss_scalar
 
 OVERRIDDEN = {
     "_generate_and_score_completions": ("self", "inputs"),
+    "save_model": ("self", "output_dir", "_internal_call"),
     "_save_checkpoint": ("self", "model", "trial"),
+    "_push_from_checkpoint": ("self", "checkpoint_folder"),
     "_compute_loss": ("self", "model", "inputs"),
     "_get_per_token_logps_and_entropies": (
         *("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),

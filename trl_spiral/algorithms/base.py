@@ -107,6 +107,14 @@ class AdvantageMixin:
     def _save_own_files(self, folder: Path) -> None:
         """Writes more into a checkpoint before it counts as complete. Called on every rank."""
 
+    def save_model(self, *args, **kwargs):
+        with _trl.saving_without_secrets():
+            super().save_model(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        with _trl.saving_without_secrets():
+            super()._push_from_checkpoint(checkpoint_folder)
+
     def _save_checkpoint(self, model, trial):
         # A folder of that name may be there already, whole; it is not whole from here on.
         invalidate(Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
@@ -152,4 +160,5 @@ class AdvantageMixin:
         if "train_loss" in logs:
             # transformers divides by the steps since a resume, and the loss that we restore is the whole run's.
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 0.001)
-        super().log(logs, start_time)
+        with _trl.printing_safely():
+            super().log(logs, start_time)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from trl import GRPOConfig
 
+from trl_spiral._trl import WithoutSecrets
+
 
 @dataclass(frozen=True)
 class Algorithm:
@@ -96,7 +98,7 @@ _OFF = {
 
 
 @dataclass
-class AlgorithmConfig(GRPOConfig):
+class AlgorithmConfig(WithoutSecrets, GRPOConfig):
     r"""
     Configuration class for the [`AlgorithmTrainer`].
 

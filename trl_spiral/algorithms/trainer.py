@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from typing import Any
 
@@ -21,9 +20,10 @@ from trl_spiral.checks import check_world_size
 from trl_spiral.completions import RepliesReward
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class AlgorithmMixin(AdvantageMixin):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
 
@@ -12,9 +10,10 @@ from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import rollout_of
 from trl_spiral.collapse import CollapseMonitor, CollapseWarning
 from trl_spiral.first_batches import KEY, FirstBatches, Tally, count_replies
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class CollapseCallback(TrainerCallback):

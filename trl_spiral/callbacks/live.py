@@ -19,6 +19,7 @@ from trl_spiral.callbacks.collapse import CollapseCallback
 from trl_spiral.callbacks.policy import rollout_of
 from trl_spiral.callbacks.progress import progress_line
 from trl_spiral.collapse import CollapseMonitor, CollapseWarning
+from trl_spiral.text.printable import one_line
 from trl_spiral.types import FORFEITS, Episode
 
 
@@ -89,7 +90,7 @@ class LiveCallback(TrainerCallback):
             warned = [] if told else [f"warning: {warning.sentence}" for warning in new]
             lines = [progress_line(state.global_step, logs), *warned]
             for line in filter(None, lines):
-                self.console.print(_harmless(line), soft_wrap=True)
+                self.console.print(Text(one_line(line)), soft_wrap=True)
 
     def on_train_end(self, args, state, control, **kwargs):
         self._refresh(state)
@@ -156,7 +157,7 @@ class LiveCallback(TrainerCallback):
         if self._speed is not None:
             title += f", {self._speed:.1f} games a second"
         parts = [self._results(), self._line()]
-        parts += [Text(f"step {w.step}: {w.sentence}", "yellow") for w in self._warnings()[-_MOST_WARNINGS:]]
+        parts += [Text(one_line(f"step {w.step}: {w.sentence}"), "yellow") for w in self._warnings()[-_MOST_WARNINGS:]]
         episodes = getattr(rollout_of(self.trainer), "episodes", [])
         if episodes:
             parts.append(_last_game(episodes[-1]))
@@ -170,7 +171,7 @@ class LiveCallback(TrainerCallback):
         for game, seat in seats:
             shares = [self._numbers.get(f"{game}/{seat}/{outcome}") for outcome in _OUTCOMES]
             shown = ["" if share is None else f"{share:.0%}" for share in shares]
-            table.add_row(_harmless(game.removeprefix("selfplay/")), seat.removeprefix("seat"), *shown)
+            table.add_row(Text(one_line(game.removeprefix("selfplay/"))), seat.removeprefix("seat"), *shown)
         return table
 
     def _line(self) -> Text:
@@ -188,9 +189,4 @@ def _last_game(episode: Episode) -> Text:
     returns = ", ".join(f"{gain:g}" for gain in episode.returns)
     players = ", ".join(episode.players)
     line = f"last game, {players} at {episode.game}: {episode.ending}, returns {returns}: {moves}"
-    return Text(_harmless(line).plain, "dim", no_wrap=True, overflow="ellipsis")
-
-
-def _harmless(text: str) -> Text:
-    """What a model wrote must not get at the terminal: no control sequences, no markup, one line."""
-    return Text("".join(char if char.isprintable() else "\ufffd" for char in text))
+    return Text(one_line(line), "dim", no_wrap=True, overflow="ellipsis")

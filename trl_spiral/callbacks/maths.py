@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,9 +21,10 @@ from trl_spiral.evaluation.maths import Attempt, answer_problems, summarize
 from trl_spiral.evaluation.maths_sets import MathsSet, Problem, get_maths_set, problems_in
 from trl_spiral.evaluation.problem_files import read_rows
 from trl_spiral.ranks import together
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class MathCallback(TrainerCallback):

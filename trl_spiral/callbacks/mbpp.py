@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -41,9 +40,10 @@ from trl_spiral.evaluation.code_settings import from_environment
 from trl_spiral.evaluation.problem_files import read_rows
 from trl_spiral.ranks import together
 from trl_spiral.sandbox import LocalSandbox, Sandbox
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DEFAULTS = {
     "path": None,

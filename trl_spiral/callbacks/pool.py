@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -22,10 +21,11 @@ from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.plots import draw_win_rates
 from trl_spiral.opponents.snapshot_files import NEEDED, Kind, needed_by_checkpoints
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import BASE, POLICY
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PICTURE = "win_rates.png"
 

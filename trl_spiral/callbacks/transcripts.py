@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -24,18 +22,14 @@ from trl_spiral.players import PolicyPlayer, scripted_player
 from trl_spiral.players.by_name import has_random_player
 from trl_spiral.rollout import Engine
 from trl_spiral.rows import Row
+from trl_spiral.text.printable import get_logger
+from trl_spiral.text.secrets import is_secret_name, redact_all, redact_command
 from trl_spiral.types import Episode
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RUN = "run.json"
-_SECRET = re.compile(r"token$|password|secret|api[-_]?key$", re.IGNORECASE)
-_SECRET_IN_JSON = re.compile(
-    r"""(["'][^"']*(?:token|password|secret|api[-_]?key)["']\s*:\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,}]+)""",
-    re.IGNORECASE,
-)
-_WHO_IN_ADDRESS = re.compile(r"://[^/\s]+@")
 
 
 class TranscriptCallback(TrainerCallback):
@@ -175,43 +169,21 @@ def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[floa
 
 def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
     """
-    How a run was started: its command, its seed, the settings that differ from their defaults, versions, and the machine.
+    Return how a run was started, without secrets.
 
-    Secrets are left out: settings, options and entries of JSON whose names end in token or api_key or speak of a password,
-    and who logs in where, in addresses.
+    Contains the command, the seed, the settings that differ from their defaults, versions, and the machine.
     """
     settings = {}
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         plain = isinstance(value, str | int | float | bool | list)
-        if plain and value not in (default, []) and not _SECRET.search(field.name):
-            settings[field.name] = _harmless(value)
+        if plain and value not in (default, []) and not is_secret_name(field.name):
+            settings[field.name] = value
     return {
-        "command": shlex.join(_without_secrets(argv)),
+        "command": shlex.join(redact_command(argv)),
         "seed": args.seed,
-        "settings": settings,
+        "settings": redact_all(settings),
         "versions": describe_versions(),
         "machine": describe_machine(args.world_size),
     }
-
-
-def _without_secrets(argv: Sequence[str]) -> list[str]:
-    kept, hide = [], False
-    for argument in argv:
-        name, equals, _ = argument.partition("=")
-        secret = name.startswith("-") and _SECRET.search(name) is not None
-        kept.append("HIDDEN" if hide else f"{name}=HIDDEN" if secret and equals else _harmless(argument))
-        hide = secret and not equals
-    return kept
-
-
-def _harmless(value: Any) -> Any:
-    """A setting without the secrets inside it."""
-    if isinstance(value, list):
-        return [_harmless(one) for one in value]
-    if isinstance(value, dict):
-        return {name: "HIDDEN" if _SECRET.search(name) else _harmless(one) for name, one in value.items()}
-    if isinstance(value, str):
-        return _WHO_IN_ADDRESS.sub("://HIDDEN@", _SECRET_IN_JSON.sub(r'\1"HIDDEN"', value))
-    return value

@@ -6,6 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
+from trl_spiral.text.printable import one_line, say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="output folder of a training run")
@@ -28,4 +30,5 @@ def run(args: argparse.Namespace) -> None:
     partial = output.with_name(f"{output.name}.partial")
     partial.write_text(page, encoding="utf-8")
     os.replace(partial, output)
-    print(f"{output}: {len(page.encode()) / 1e6:.1f} MB, {len(found.games)} games of {found.games_kept} kept")
+    size = len(page.encode()) / 1e6
+    say(one_line(f"{output}: {size:.1f} MB, {len(found.games)} games of {found.games_kept} kept"))

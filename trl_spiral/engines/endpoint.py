@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -14,10 +13,11 @@ from trl_spiral.engines.budget import Budget
 from trl_spiral.engines.http import HTTPEngine
 from trl_spiral.engines.retrying import FAILURES, Answer, RetryingTransport
 from trl_spiral.engines.transport import ServerLost
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Reply, Request
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LOOK = "Look whether it is an OpenAI-compatible endpoint."
 

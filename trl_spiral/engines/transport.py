@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from trl_spiral.text.printable import reported
+
 
 # "Try again": too many requests, an error inside the server, and what a proxy says of a server that is not up.
 _PASSING = {429, 500, 502, 503, 504}
@@ -235,7 +237,11 @@ class Transport:
                 problem = f"HTTP {status}: {self.message(content)}"
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                status, content, problem = None, b"", self.shown(f"{type(error).__name__}: {error}")
+                status, content, problem = (
+                    None,
+                    b"",
+                    self.message(f"{type(error).__name__}: {error}".encode(errors="replace")),
+                )
             with self.lock:
                 if call.cancelled:
                     return b""
@@ -332,8 +338,7 @@ class Transport:
                 if isinstance(found, dict):
                     found = found.get(name, found)
             text = found if isinstance(found, str) else text
-        # On one line of a log, whatever it holds.
-        return "".join(char if char.isprintable() else " " for char in self.shown(text)[:_MAX_MESSAGE])
+        return reported(self.shown(text)[:_MAX_MESSAGE])
 
     def shown(self, text: str) -> str:
         """

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trl_spiral.engines.snapshots import INTACT, fingerprint
+from trl_spiral.text.printable import reported
 
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -206,15 +207,15 @@ def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, st
                     _check_answer(answer, what, _remedy(folder))
         except (requests.RequestException, KeyError, TypeError) as error:
             raise RuntimeError(
-                f"The server at {base_url} was asked for its adapters and gave no answer that can be read "
-                f"({type(error).__name__}: {str(error)[:300]}). See what it says itself, and start it again."
+                f"The server at {reported(base_url)} was asked for its adapters and gave no answer that can be read "
+                f"({type(error).__name__}: {reported(str(error)[:300])}). See what it says itself, and start it again."
             ) from error
     return names
 
 
 def _check_answer(answer: Any, what: str, remedy: str = "See what it says itself, and start it again.") -> None:
     if not answer.ok:
-        raise RuntimeError(f"{what} (HTTP {answer.status_code}: {answer.text[:300]}). {remedy}")
+        raise RuntimeError(f"{reported(what)} (HTTP {answer.status_code}: {reported(answer.text[:300])}). {remedy}")
 
 
 def _remedy(folder: Path) -> str:

@@ -18,6 +18,7 @@ from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rollout import Engine
 from trl_spiral.sandbox import CannotContain, Limits, Sandbox, Trial
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.printable import reported
 from trl_spiral.types import Request
 
 
@@ -181,7 +182,8 @@ def check_sandbox(sandbox: Sandbox) -> None:
     (verdict,) = sandbox.judge([Trial("def one():\n    return 1", "assert one() == 1", ("one",))])
     if not verdict.passed:
         raise CannotContain(
-            f"The sandbox fails a program that is right ({verdict.error}). Give it more time or memory in its `Limits`."
+            f"The sandbox fails a program that is right ({reported(verdict.error)}). Give it more time or memory in "
+            "its `Limits`."
         )
 
 

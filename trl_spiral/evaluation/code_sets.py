@@ -11,6 +11,7 @@ from typing import Any
 
 from trl_spiral.programs import behind
 from trl_spiral.sandbox import Trial
+from trl_spiral.text.printable import reported
 
 
 CODE_SETS = ("mbpp", "humaneval")
@@ -201,7 +202,9 @@ def _parsed(source: str, task: int | str) -> ast.Module:
             warnings.simplefilter("ignore")  # some of MBPP's patterns hold a `\w` that Python would have raw
             return ast.parse(source)
     except SyntaxError as error:
-        raise ValueError(f"Task {task} holds source that is not Python ({error}). Give the set's own file.") from error
+        raise ValueError(
+            f"Task {task} holds source that is not Python ({reported(error)}). Give the set's own file."
+        ) from error
 
 
 def _check_columns(row: Mapping[str, Any], number: int, name: str, columns: Sequence[str]) -> None:

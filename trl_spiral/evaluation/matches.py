@@ -11,6 +11,7 @@ from trl_spiral.intervals import METHODS, Estimate, bootstrap_mean, clustered_wi
 from trl_spiral.players import Player
 from trl_spiral.rollout import Engine, Forfeit, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.printable import cell
 from trl_spiral.types import FORFEITS, Episode, has_won
 
 
@@ -346,10 +347,10 @@ def match_table(reports: Sequence[tuple[str, MatchReport]]) -> str:
     ]
     for label, report in reports:
         for seat, estimates in report.seats.items():
-            cells = [label, report.game, report.opponent, seat, _games(report, seat)]
-            cells += [_cell(estimates.get(field), 100.0) for field in SHARES]
-            cells += [_cell(estimates.get(field)) for field in MEANS[:-1]]
-            cells += [_cell(estimates.get("reward"), sign="+", digits=2)]
+            cells = [*map(cell, (label, report.game, report.opponent)), seat, _games(report, seat)]
+            cells += [_estimate(estimates.get(field), 100.0) for field in SHARES]
+            cells += [_estimate(estimates.get(field)) for field in MEANS[:-1]]
+            cells += [_estimate(estimates.get("reward"), sign="+", digits=2)]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", METHODS])
 
@@ -359,7 +360,7 @@ def _games(report: MatchReport, seat: str) -> str:
     return f"{report.games[seat]}{f' ({broken} broken)' if broken else ''}"
 
 
-def _cell(found: Estimate | None, scale: float = 1.0, sign: str = "", digits: int = 1) -> str:
+def _estimate(found: Estimate | None, scale: float = 1.0, sign: str = "", digits: int = 1) -> str:
     if found is None or math.isnan(found.value):
         return "–"
     value, low, high = (f"{scale * number:{sign}.{digits}f}" for number in (found.value, found.low, found.high))

@@ -9,7 +9,6 @@ every moment, and whatever it does not name is left over from a crash and swept 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import secrets
@@ -32,10 +31,11 @@ from trl_spiral.opponents.snapshot_files import (
     read_index,
     sync,
 )
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import POLICY
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 INDEX = "index.json"
 POOL_FOLDER = "opponents"

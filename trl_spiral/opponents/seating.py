@@ -7,7 +7,6 @@ whom the policy meets next. All ranks are told the same, so all of them know the
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +20,11 @@ from trl_spiral.opponents.ratings import Played, Ratings
 from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players.base import Player
 from trl_spiral.rollout import Engine
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import BASE, POLICY
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Matchmaker(Protocol):
