@@ -90,7 +90,7 @@ class HTTPEngine(ABC):
         return metrics
 
     def close(self) -> None:
-        """Hangs up and ends the threads."""
+        """Hang up and end the thread."""
         self._requests.clear()
         self._transport.close()
 
@@ -158,7 +158,7 @@ class ServerEngine(HTTPEngine):
         patience (`float`, defaults to `30.0`):
             Seconds without any success, from a first failure on, after which the server is given up.
         timeout (`float`, defaults to `600.0`):
-            Longest wait, in seconds, for one reply.
+            Longest wait, in seconds, for one reply, from connecting to its last byte.
     """
 
     _path = "/v1/completions"
