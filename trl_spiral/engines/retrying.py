@@ -1,9 +1,10 @@
-"""Requests to an endpoint that may fail, answer rubbish and cost money: tried a number of times, within a budget."""
+"""Requests that are tried again: for a while at a server of our own, within a budget at an endpoint that costs money."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections import Counter
@@ -28,6 +29,9 @@ FAILURES = {
 }
 """How a try may fail: name of the metric, and the words for it."""
 
+# Too many requests, an error inside the server, and the errors of a proxy whose server is not up.
+_PATIENT_WITH = {429, 500, 502, 503, 504}
+_FIRST_DELAY, _LONGEST_PATIENT_DELAY = 0.2, 2.0  # seconds; doubled from try to try
 # "Try again" next to 429 and all of 5xx: timeouts and "too early".
 _PASSING = {408, 425}
 _LONGEST_DELAY = 16.0  # seconds
@@ -39,16 +43,78 @@ _LARGEST_ANSWER = 4 * 2**20  # bytes
 _BYTES_PER_TOKEN = 4
 
 
+class PatientTransport(Transport):
+    """
+    Sends requests to a server of our own, and tries again for a while after failures.
+
+    A failed connection, a timeout and the statuses 429, 500, 502, 503 and 504 are tried again: after 0.2 s, after 0.4 s,
+    and so on up to every 2 s. When a request has failed for `patience` seconds and no other was answered meanwhile, the
+    server is given up. Until it answers again, later requests are tried once. Answers are JSON.
+    """
+
+    def __init__(
+        self, base_url: str, max_in_flight: int = 256, patience: float = 30.0, timeout: float = 600.0
+    ) -> None:
+        super().__init__(base_url, max_in_flight=max_in_flight, timeout=timeout)
+        self._patience = patience
+        self._lost = False
+        self._answered = -math.inf  # when it did last
+
+    def get(self, path: str) -> bytes:
+        """
+        Return the page at `path`. Waits for it.
+
+        Raises:
+            BadAnswer: If it has no such page.
+            ServerLost: If it does not answer.
+        """
+        content: bytes = self.wait_for(self._insist(Call(-1, path)))
+        return content
+
+    async def answer(self, call: Call) -> Any:
+        content = await self._insist(call)
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise BadAnswer(
+                f"{self.base_url}{call.path} answered with what is no JSON: {self.message(content)!r}. Look whether the "
+                "address is that of an OpenAI-compatible server."
+            ) from None
+
+    async def _insist(self, call: Call) -> bytes:
+        """Try until there is an answer, and no longer than patience lasts."""
+        delay, failing_since = _FIRST_DELAY, math.inf
+        while True:
+            try:
+                status, content, _ = await self.exchange(call)
+                problem = f"HTTP {status}: {self.message(content)}"
+            except (OSError, httpx2.HTTPError) as error:
+                status, content, problem = None, b"", self.reason(error)
+            now = time.monotonic()
+            if status is not None and status not in _PATIENT_WITH:
+                self._lost, self._answered = False, now
+                break
+            failing_since = min(failing_since, now)
+            if self._lost or now - max(failing_since, self._answered) >= self._patience:
+                self._lost = True
+                raise ServerLost(
+                    f"The server at {self.base_url} has answered nothing for {self._patience:g} seconds (last: "
+                    f"{problem}). Look whether it runs and start it again, or be more patient."
+                )
+            self.retries += 1
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_PATIENT_DELAY)
+        if status != 200:
+            raise BadAnswer(f"{self.base_url}{call.path} refused a request with {problem}")
+        return content
+
+
 class Answer(NamedTuple):
-    """What an endpoint answered, and the tokens that it counted, if it reports them."""
+    """A reply, and the tokens that the endpoint counted, if it reports them."""
 
     reply: Reply
     prompt_tokens: int | None
     new_tokens: int | None
-
-
-Reader = Callable[[bytes], Answer]
-"""Reads an answer. Raises [`BadAnswer`] for rubbish."""
 
 
 class _Failure(Exception):
@@ -78,34 +144,15 @@ class RetryingTransport(Transport):
     takes long (a timeout, or more than 10 s), they are lost at once, and one at a time is tried in the background.
 
     A refusal, which waiting does not help (a wrong key, an unknown model), is answered with `BadAnswer` while nothing has
-    ever been answered, and later with `ServerLost`.
-
-    Args:
-        base_url, key, max_in_flight, timeout:
-            As for [`Transport`].
-        read_answer (`Reader`):
-            Reads answers.
-        budget ([`Budget`]):
-            What may be asked. Every try is a request of it, unless the endpoint could not be reached.
-        max_retries (`int`):
-            Tries of a request after its first.
-        retry_delay (`float`):
-            Seconds before the first of them.
-
-    Attributes:
-        failures (`Counter[str]`):
-            Failed tries by name, see `FAILURES`.
-        answered (`int`):
-            Requests that were answered well.
-        last_problem (`str`):
-            What went wrong last.
+    ever been answered, and later with `ServerLost`. Every try takes its share of `budget`, unless the endpoint could not
+    be reached.
     """
 
     def __init__(
         self,
         base_url: str,
         key: str | None,
-        read_answer: Reader,
+        read_answer: Callable[[bytes], Answer],  # raises `BadAnswer` for rubbish
         budget: Budget,
         max_in_flight: int,
         max_retries: int,
@@ -113,9 +160,9 @@ class RetryingTransport(Transport):
         timeout: float,
     ) -> None:
         super().__init__(base_url, key, max_in_flight, timeout=timeout, max_bytes=_LARGEST_ANSWER)
-        # All of them from the start: its size must not change while another thread reads it.
+        # Failed tries by kind. All kinds from the start: its size must not change while another thread reads it.
         self.failures = Counter(dict.fromkeys(FAILURES, 0))
-        self.answered = 0
+        self.answered = 0  # requests that were answered well
         self.last_problem = ""
         self._read_answer = read_answer
         self._budget = budget
@@ -171,6 +218,10 @@ class RetryingTransport(Transport):
         with suppress(_Failure, _Spent):  # a failure is counted, and a later request is tried
             await self._try(call)
 
+    async def wait(self, seconds: float) -> None:
+        """Wait before the next try."""
+        await asyncio.sleep(seconds)
+
     def _lost(self, problem: str) -> ServerLost:
         self.last_problem = problem
         return ServerLost(f"No reply could be had from {self.base_url}: {problem}")
@@ -197,8 +248,7 @@ class RetryingTransport(Transport):
         if not await self._budget.reserve(most):
             raise _Spent
         prompt = len(call.body) // _BYTES_PER_TOKEN
-        used = prompt + limit  # of a request without an answer: as if all of it had been written
-        call.sent = False
+        used = prompt + limit  # where there is no answer: as if all of it had been written
         try:
             received = await self.exchange(call)
             if 400 <= received.status:

@@ -1,4 +1,4 @@
-"""The HTTP client of all engines with an address: many requests at once, each with a deadline."""
+"""The HTTP client of all engines with an address: many requests at once, each try with a deadline."""
 
 from __future__ import annotations
 
@@ -9,40 +9,30 @@ import math
 import queue
 import ssl
 import threading
-import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import httpx2
 
 
-# These log a line for each request, with words of the server, which may repeat the key.
+# They log a line for each request, with words of the server, which may repeat the key.
 for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-# Too many requests, an error inside the server, and the errors of a proxy whose server is not up.
-_PASSING = {429, 500, 502, 503, 504}
-_FIRST_DELAY, _LONGEST_DELAY = 0.2, 2.0  # seconds; doubled from try to try
 _CONNECTING = 10.0  # seconds for TCP, and again for TLS, within the deadline of a try
-_MAX_MESSAGE = 500  # characters of a server's error page
+_LONGEST_MESSAGE = 500  # characters of a server's error page
 
 
 class ServerLost(ConnectionError):
-    """A server has not answered for longer than one was ready to wait."""
+    """A server has not answered for longer than the caller is ready to wait."""
 
 
 class BadAnswer(RuntimeError):
-    """A server has answered, and not with what was asked for."""
-
-
-@dataclass(frozen=True)
-class Key:
-    """A secret that no `repr` shows."""
-
-    value: str = field(repr=False)
+    """A server has answered something other than what was asked for."""
 
 
 class Received(NamedTuple):
@@ -55,44 +45,30 @@ class Received(NamedTuple):
 
 @dataclass(eq=False)
 class Call:
-    """
-    One request.
+    """One request."""
 
-    Attributes:
-        ticket (`int`):
-            The caller's name for it.
-        body (`bytes`, *optional*):
-            JSON to post. Without it, the request is a GET.
-        sent (`bool`):
-            Whether the body of the current try was sent, so that the server may answer and charge for it.
-    """
-
-    ticket: int
+    ticket: int  # the caller's name for it
     path: str
-    body: bytes | None = None
-    sent: bool = False
+    body: bytes | None = None  # JSON to post; without it, the request is a GET
+    sent: bool = False  # whether the server has the body of the current try, and may charge for it
     task: asyncio.Task[None] | None = None
 
 
-class Transport:
+class Transport(ABC):
     """
-    Sends requests to one server at the same time, and tries again for a while after failures.
+    Sends requests to one server at the same time. A subclass decides what is tried again.
 
-    A background thread runs an event loop, so requests progress while the caller does something else. A failed connection,
-    a timeout and the statuses 429, 500, 502, 503 and 504 are tried again: after 0.2 s, after 0.4 s, and so on up to every
-    2 s. Proxies and certificates come from the environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`). Redirects are
-    not followed, since they would take the key elsewhere.
+    A background thread runs an event loop, so requests progress while the caller does something else. Proxies and
+    certificates come from the environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`). Redirects are not followed,
+    since they would take the key elsewhere.
 
     Args:
         base_url (`str`):
-            Where the server is, `http://…` or `https://…`.
+            Address of the server, `http://…` or `https://…`.
         key (`str`, *optional*):
             Sent as a bearer token; never shown.
         max_in_flight (`int`, defaults to `256`):
             Most requests under way at once; the others wait their turn here.
-        patience (`float`, defaults to `30.0`):
-            Seconds, from a first failure on and without any success, after which the server is given up. Until it
-            answers again, later requests are tried once.
         timeout (`float`, defaults to `600.0`):
             Deadline of each try in seconds, from connecting to the last byte of the answer.
         max_bytes (`int`, defaults to 64 MiB):
@@ -105,7 +81,7 @@ class Transport:
             How many connections were opened. While it does not change, the same process answers.
 
     Raises:
-        ValueError: If the URL is none, or `timeout` is no number of seconds.
+        ValueError: If `base_url` or `timeout` is wrong.
     """
 
     def __init__(
@@ -113,7 +89,6 @@ class Transport:
         base_url: str,
         key: str | None = None,
         max_in_flight: int = 256,
-        patience: float = 30.0,
         timeout: float = 600.0,
         max_bytes: int = 2**26,
     ) -> None:
@@ -131,23 +106,28 @@ class Transport:
             raise ValueError(f"`timeout` ({timeout}) must be a number of seconds above 0.")
         self.base_url = base_url.rstrip("/")
         self.retries = self.dials = 0
-        self._key = None if key is None else Key(key)
-        self._patience = patience
+        # Their `repr` hides the key.
+        self._headers = httpx2.Headers({"Accept-Encoding": "identity", "Content-Type": "application/json"})
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._timeout = timeout
         self._max_bytes = max_bytes
-        self._failing_since: float | None = None
         self._calls: dict[int, Call] = {}
         self._done: queue.SimpleQueue[tuple[Call, Any]] = queue.SimpleQueue()
         self._slots = asyncio.Semaphore(max_in_flight)
-        # One client for each connection: a pool of 512 connections takes 6 ms of work for each request, and one of a
-        # single connection takes 0.8 ms (httpx2 2.16).
+        # One client for each connection. A pool of 512 connections costs 6 ms of computing per request, and a pool of one
+        # 0.8 ms (httpx2 2.16).
         self._idle: list[tuple[httpx2.AsyncClient, object]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
 
+    @abstractmethod
+    async def answer(self, call: Call) -> Any:
+        """Return what `take` is to give for a request. An exception is given as it is."""
+
     def __len__(self) -> int:
-        """How many requests wait for their answer to be taken."""
+        """Return how many requests wait for their answer to be taken."""
         return len(self._calls)
 
     # ---- in the caller's thread ----
@@ -164,7 +144,7 @@ class Transport:
 
     def take(self, timeout: float | None = None) -> list[tuple[int, Any]]:
         """
-        Return the answers that have come in, each as (ticket, JSON or an exception), and only once.
+        Return the answers that have come in, each as (ticket, answer or exception), and only once.
 
         Args:
             timeout (`float`, *optional*):
@@ -185,30 +165,23 @@ class Transport:
     def cancel(self, tickets: Sequence[int]) -> None:
         """Forget requests and hang up, so that the server stops working on them."""
         calls = [call for ticket in tickets if (call := self._calls.pop(ticket, None)) is not None]
-        if self._loop is not None and calls:
-            self._loop.call_soon_threadsafe(self._stop, calls, not self._calls)
-
-    def get(self, path: str) -> bytes:
-        """
-        Return the page at `path`. Waits for it.
-
-        Raises:
-            BadAnswer: If it has no such page.
-            ServerLost: If it does not answer.
-        """
-        content: bytes = self._wait_for(self._insist(Call(-1, path)))
-        return content
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop, calls)
 
     def request(self, path: str, body: Mapping[str, Any] | None = None) -> Received:
         """
-        Send one request, post `body` if there is one, and return the response. Waits for it and does not try again.
+        Send one request, with `body` if there is one, and wait for the response. It is not tried again.
 
         Raises:
             BadAnswer: If the response is too large.
             httpx2.HTTPError, OSError: If there is none.
         """
-        received: Received = self._wait_for(self.exchange(Call(-1, path, body and json.dumps(body).encode())))
+        received: Received = self.wait_for(self.exchange(Call(-1, path, body and json.dumps(body).encode())))
         return received
+
+    def wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the background thread and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._running()).result()
 
     def close(self) -> None:
         """Cancel all requests, close all connections and end the thread."""
@@ -217,10 +190,7 @@ class Transport:
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop = self._thread = None
-
-    def _wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._running()).result()
+            self._loop = None
 
     def _running(self) -> asyncio.AbstractEventLoop:
         """Return the event loop, started on first use."""
@@ -229,8 +199,7 @@ class Transport:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             # A daemon, so that a server that does not answer cannot hold up a program that ends by an error.
-            name = f"asks {self.base_url}"
-            self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=name, daemon=True)
+            self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self.base_url, daemon=True)
             self._thread.start()
         return self._loop
 
@@ -250,16 +219,12 @@ class Transport:
         await asyncio.get_running_loop().shutdown_asyncgens()
 
     def _start(self, call: Call) -> None:
-        call.task = asyncio.get_running_loop().create_task(self._run(call))
+        call.task = asyncio.create_task(self._run(call))
 
-    def _stop(self, calls: Sequence[Call], none_left: bool) -> None:
+    def _stop(self, calls: Sequence[Call]) -> None:
         for call in calls:
             if call.task is not None:
                 call.task.cancel()
-        if none_left and self._failing_since is not None:
-            # A server that was not given up yet must not be given up by the next failure, hours later.
-            if time.monotonic() - self._failing_since < self._patience:
-                self._failing_since = None
 
     async def _run(self, call: Call) -> None:
         answer: Any
@@ -269,44 +234,6 @@ class Transport:
         except Exception as error:  # raised again where answers are taken
             answer = error
         self._done.put((call, answer))
-
-    async def answer(self, call: Call) -> Any:
-        """Return what `take` is to give for a request."""
-        content = await self._insist(call)
-        try:
-            return json.loads(content)
-        except ValueError:
-            raise BadAnswer(
-                f"{self.base_url}{call.path} answered with what is no JSON: {self.message(content)!r}. Look whether the "
-                "address is that of an OpenAI-compatible server."
-            ) from None
-
-    async def _insist(self, call: Call) -> bytes:
-        """Try until there is an answer, and no longer than patience lasts."""
-        delay = _FIRST_DELAY
-        while True:
-            try:
-                status, content, _ = await self.exchange(call)
-                problem = f"HTTP {status}: {self.message(content)}"
-            except (OSError, httpx2.HTTPError) as error:
-                status, content, problem = None, b"", self.reason(error)
-            now = time.monotonic()
-            if status is not None and status not in _PASSING:
-                self._failing_since = None
-                break
-            if self._failing_since is None:
-                self._failing_since = now
-            if now - self._failing_since >= self._patience:
-                raise ServerLost(
-                    f"The server at {self.base_url} has answered nothing for {self._patience:g} seconds (last: "
-                    f"{problem}). Look whether it runs and start it again, or be more patient."
-                )
-            self.retries += 1
-            await self.wait(delay)
-            delay = min(2 * delay, _LONGEST_DELAY)
-        if status != 200:
-            raise BadAnswer(f"{self.base_url}{call.path} refused a request with {problem}")
-        return content
 
     async def exchange(self, call: Call) -> Received:
         """
@@ -320,8 +247,7 @@ class Transport:
         client, connection = self._idle.pop() if self._idle else (self._client(), None)
         method, headers, content = "GET", {}, None
         if call.body is not None:
-            method, content = "POST", self._content(call, call.body)
-            headers = {"Content-Length": str(len(call.body)), "Content-Type": "application/json"}
+            method, headers, content = "POST", {"Content-Length": str(len(call.body))}, self._content(call, call.body)
         try:
             async with (
                 asyncio.timeout(self._timeout),
@@ -346,34 +272,27 @@ class Transport:
         return Received(response.status_code, bytes(received), _seconds(response.headers.get("Retry-After")))
 
     async def _content(self, call: Call, body: bytes) -> AsyncIterator[bytes]:
-        """Yield the body of a request when the connection is made and the headers are sent."""
+        """Yield the body of a request once the connection is made and the headers are sent."""
         self.sending(call)
         yield body
 
     def sending(self, call: Call) -> None:
-        """Mark a request, the body of which is about to be sent."""
+        """Mark a request as sent, just before its body is."""
         call.sent = True
 
     def _client(self) -> httpx2.AsyncClient:
-        headers = {"Accept-Encoding": "identity"}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key.value}"
+        timeout = httpx2.Timeout(None, connect=_CONNECTING)
         return httpx2.AsyncClient(
-            headers=headers,
-            verify=_tls(),
-            timeout=httpx2.Timeout(None, connect=_CONNECTING),
-            limits=httpx2.Limits(max_connections=1),
+            headers=self._headers, verify=_tls(), timeout=timeout, limits=httpx2.Limits(max_connections=1)
         )
 
-    async def wait(self, seconds: float) -> None:
-        """Wait before the next try."""
-        await asyncio.sleep(seconds)
-
-    # ---- what the other side said ----
+    # ---- texts of the server ----
     def reason(self, error: BaseException) -> str:
-        """Return the first cause of an error that has a message, on one line."""
-        while (cause := error.__cause__ or error.__context__) and str(cause):
-            error = cause.exceptions[-1] if isinstance(cause, BaseExceptionGroup) else cause
+        """Return an error, or the first cause of an error of the client that has a message, on one line."""
+        inner = error.__context__ if isinstance(error, httpx2.HTTPError) else None
+        while inner is not None and str(inner):
+            error = inner.exceptions[-1] if isinstance(inner, BaseExceptionGroup) else inner
+            inner = error.__cause__ or error.__context__
         return self.message(f"{type(error).__name__}: {error}".encode(errors="replace"))
 
     def message(self, content: bytes) -> str:
@@ -385,26 +304,27 @@ class Transport:
                 if isinstance(found, dict):
                     found = found.get(name, found)
             text = found if isinstance(found, str) else text
-        return "".join(char if char.isprintable() else " " for char in self.shown(text)[:_MAX_MESSAGE])
+        return "".join(char if char.isprintable() else " " for char in self.shown(text)[:_LONGEST_MESSAGE])
 
     def shown(self, text: str) -> str:
         """
-        Return a text of the server without the key, in case it repeats it.
+        Return a text of the server with the key struck out.
 
-        A key of less than eight characters is none to hide, such as the `EMPTY` that local servers are given, and would be
-        found in what has nothing to do with it.
+        A key of less than eight characters is not hidden: it is no secret (local servers are given `EMPTY`), and occurs
+        in unrelated words.
         """
-        return text if self._key is None or len(self._key.value) < 8 else text.replace(self._key.value, "[key]")
+        key = self._headers.get("Authorization", "").removeprefix("Bearer ")
+        return text if len(key) < 8 else text.replace(key, "[key]")
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the certificates to trust, read once: it takes some 50 ms."""
+    """Read the trusted certificates, once: it takes some 50 ms."""
     return httpx2.create_ssl_context()
 
 
 def _seconds(value: str | None) -> float:
-    """Return a `Retry-After` in seconds. One that is a date counts as none: nothing here depends on the clock."""
+    """Return a `Retry-After` in seconds. A date counts as none: nothing here depends on the clock."""
     with suppress(TypeError, ValueError):
         if math.isfinite(seconds := float(value or 0)):
             return max(0.0, seconds)
