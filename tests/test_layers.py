@@ -117,7 +117,7 @@ def own_names(tree: ast.AST) -> set[str]:
     """Names that a source defines: functions, classes, class attributes, and attributes assigned to `self`."""
     own = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             own.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)

@@ -27,8 +27,9 @@ class EndpointEngine(HTTPEngine):
     Answers requests through any OpenAI-compatible endpoint, messages in and text out. For opponents: without token ids,
     nothing can be learned from its replies.
 
-    What an endpoint does wrong never ends a run. Delays, errors, hang-ups and rubbish are tried again, and where that does
-    not help the reply is `"lost"`, which ends the game without a result. Only what waiting cannot help (a wrong key, an
+    What an endpoint does wrong never ends a run. Errors, hang-ups and rubbish are tried again, and where that does not
+    help, or `timeout` has passed, the reply is `"lost"`, which ends the game without a result. Until an endpoint that is
+    gone answers again, its games are lost without such a wait. Only what waiting cannot help (a wrong key, an
     unknown model, a field that is refused) raises, and only while the endpoint has never answered anything.
 
     A budget is this engine's own (each rank has one), for its whole life, and goes on with `state_dict`. Every try takes its
@@ -54,14 +55,17 @@ class EndpointEngine(HTTPEngine):
         max_tokens (`int`, *optional*):
             Most tokens altogether, prompts included.
         max_retries (`int`, defaults to `6`):
-            How often a request is tried again. Until an endpoint that is gone answers again, requests are tried once.
+            How often a request is tried again. Until an endpoint that is gone answers again, requests are tried at most
+            once. It is gone when a request has failed to the last, or when more requests than this have timed out in a
+            row.
         retry_delay (`float`, defaults to `0.5`):
             Seconds before the first retry, doubled from retry to retry up to 16. Six of them take 16 to 32 seconds.
         timeout (`float`, defaults to `120.0`):
-            Longest wait, in seconds, for one reply. One that has not come by then is lost.
+            Longest wait, in seconds, for one reply, from connecting to its last byte. One that has not come by then is
+            lost.
 
     Raises:
-        ValueError: If the environment holds no such key, or a budget is below 1.
+        ValueError: If the environment holds no such key, a budget is below 1 or `timeout` is not above 0.
     """
 
     _path = "/chat/completions"
@@ -140,7 +144,7 @@ class EndpointEngine(HTTPEngine):
         return common | {"lost": float(lost)} | numbers
 
     def close(self) -> None:
-        """Hangs up, ends the threads, and logs what has not been logged yet."""
+        """Hang up, end the thread, and log what has not been logged yet."""
         super().close()
         self.metrics()
 
@@ -208,8 +212,8 @@ class EndpointEngine(HTTPEngine):
         choice = self.only_choice(answer)
         message, reason = choice.get("message"), choice.get("finish_reason")
         text = message.get("content") if isinstance(message, dict) else None
-        if text is None and reason == "length":
-            text = ""  # the limit was reached while it was still reasoning
+        if text is None and reason in ("length", "content_filter"):
+            text = ""  # the limit was reached while it was still reasoning, or nothing was let through: no move
         if not isinstance(text, str) or reason == "error":
             raise self.bad_answer(f"without a message of text: {json.dumps(choice)[:200]}", _LOOK)
         usage = answer.get("usage")
