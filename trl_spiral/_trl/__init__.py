@@ -11,7 +11,15 @@ from __future__ import annotations
 from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_engine, restore_weights
 from trl_spiral._trl.sampler import EpochSampler
 from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, sampling_of, tokenizer_of
-from trl_spiral._trl.state import cycle_state, log_columns, replace_log, restore_cycle
+from trl_spiral._trl.state import (
+    after_trainer_state,
+    apply_hyperparameters,
+    cycle_state,
+    hyperparameters,
+    log_columns,
+    replace_log,
+    restore_cycle,
+)
 from trl_spiral._trl.temperature import set_temperature, temperature_cells
 from trl_spiral._trl.vllm_engines import WHOLE_WEIGHTS_BEHIND_A_SERVER
 from trl_spiral._trl.vllm_generation import own_vllm_generation
@@ -21,8 +29,11 @@ __all__ = [
     "EpochSampler",
     "MOST_IN_FLIGHT",
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
+    "after_trainer_state",
     "appending_chat_template",
+    "apply_hyperparameters",
     "cycle_state",
+    "hyperparameters",
     "is_first_to_play",
     "log_columns",
     "open_engine",
