@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ def naming_full_disk(folder: Path, advice: str = "Free some space.") -> Iterator
     """
     Turn any error that a full disk causes into one sentence.
 
-    Torch and safetensors report a full disk in their own ways, so after their errors the folder is probed.
+    Torch does not say why it cannot write, so after an error of its kind the folder is probed.
 
     Args:
         folder (`Path`):
@@ -75,19 +76,28 @@ def naming_full_disk(folder: Path, advice: str = "Free some space.") -> Iterator
     try:
         yield
     except Exception as error:
-        full = error if isinstance(error, OSError) else _probe(folder)
-        if full is None or full.errno not in FULL:
+        code = _code_of(error, folder)
+        if code not in FULL:
             raise
-        raise OSError(f"The disk is full: {folder} cannot be written ({full.strerror}). {advice}") from error
+        raise OSError(f"The disk is full: {folder} cannot be written ({os.strerror(code)}). {advice}") from error
 
 
-def _probe(folder: Path) -> OSError | None:
-    """Return the error of writing a megabyte into a folder, if there is one."""
+def _code_of(error: Exception, folder: Path) -> int:
+    """Return the system's code of an error of writing, or 0."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    if named := re.search(r"\(os error (\d+)\)", str(error)):  # as Rust reports it, for safetensors
+        return int(named[1])
+    return _probe(folder)
+
+
+def _probe(folder: Path) -> int:
+    """Write a megabyte into a folder. Return the system's code of the error, or 0."""
     path = folder / f".probe-{os.getpid()}"
     try:
         path.write_bytes(bytes(_PROBE))
     except OSError as error:
-        return error
+        return error.errno or 0
     finally:
         path.unlink(missing_ok=True)
-    return None
+    return 0
