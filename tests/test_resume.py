@@ -13,10 +13,11 @@ import pytest
 import torch
 import transformers.trainer
 from test_adaptive_temperature import make
-from training_runs import KillAt, RecordingTrainer, StopAt, config, games, history
+from training_runs import KillAt, KillAtTheEnd, RecordingTrainer, StopAt, config, games, history
 from transformers import TrainerState
 
 from trl_spiral.algorithms import base
+from trl_spiral.callbacks import MatchCallback, TranscriptCallback
 from trl_spiral.state import MARKER, newest_complete_checkpoint, read_marker, write_marker
 
 
@@ -315,6 +316,62 @@ class TestAlgorithms:
 
         with pytest.raises(ValueError, match="Cannot resume from .* with `sync_ref_model`: .* kept none"):
             trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+
+
+class TestKilledAtTheEnd:
+    """After the last checkpoint and before the end: nothing is left to train, and much to log and to write."""
+
+    SETTINGS = {**RUN, "logging_steps": 4, "opponents": "self:0.5,pool:0.5", "pool_every": 2, "pool_rating_games": 2}
+
+    def run(self, model_dir, out, kill, resume=None):
+        callbacks = [KillAtTheEnd()] if kill else None
+        trainer = RecordingTrainer(model_dir, config(out, **self.SETTINGS), games=games(GAMES), callbacks=callbacks)
+        trainer.add_callback(TranscriptCallback(trainer, games=4, every=4))
+        trainer.add_callback(MatchCallback(trainer, pairs=2, every=4))
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    def test_equals_the_run_that_was_never_killed(self, model_dir, tmp_path, caplog):
+        whole = self.run(model_dir, tmp_path / "whole", kill=False)
+        died_of = forked(lambda: self.run(model_dir, tmp_path / "killed", kill=True))
+        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
+            resumed = self.run(model_dir, tmp_path / "killed", kill=False, resume=True)
+
+        assert died_of == signal.SIGKILL
+        assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-14")
+        assert "checkpoint-14 has taken 14 steps and `max_steps` is 14: nothing is left to train." in caplog.text
+        assert history(resumed) == history(whole)
+        assert resumed.rollout.estimator.state_dict() == whole.rollout.estimator.state_dict()
+        assert resumed.rollout.state == whole.rollout.state
+        assert {**resumed.pool.state_dict(), "run": None} == {**whole.pool.state_dict(), "run": None}
+        written = [
+            {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+            for out in (tmp_path / "killed", tmp_path / "whole")
+        ]
+        assert written[0] == written[1]
+        logs = [(tmp_path / out / "games.jsonl").read_text() for out in ("killed", "whole")]
+        assert logs[0] == logs[1]
+
+    def test_in_the_middle_of_an_epoch(self, model_dir, tmp_path):
+        # Eight prompts by four replies are an epoch of eight steps.
+        settings = dict(max_steps=11, logging_steps=4, save_strategy="steps", save_steps=3)
+        whole = make(model_dir, tmp_path / "whole", **settings)
+        whole.train()
+
+        def work():
+            trainer = make(model_dir, tmp_path / "killed", **settings)
+            trainer.add_callback(KillAtTheEnd())
+            trainer.train()
+
+        assert forked(work) == signal.SIGKILL
+        resumed = make(model_dir, tmp_path / "killed", **settings)
+        resumed.train(resume_from_checkpoint=True)
+
+        assert whole.state.epoch % 1 > 0
+        # The window of steps 9 to 11 ends with the run.
+        assert {"train_loss", "reward", "temperature"} <= set(history(resumed)[-1])
+        assert history(resumed) == history(whole)
+        assert resumed._own_state() == whole._own_state()
 
 
 class TestAdapters:

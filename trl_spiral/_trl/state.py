@@ -31,6 +31,7 @@ def cycle_state(trainer: GRPOTrainer) -> dict[str, Any]:
         "total_loss": trainer._total_loss_scalar,
         # TRL writes these after the checkpoint is whole, to a file of their own that we never read.
         "entropy": [trainer.entropy_coef, trainer._last_world_entropy],
+        "training": trainer.model.training,  # decides which metrics the entry at the end of training takes
     }
 
 
@@ -54,6 +55,7 @@ def restore_cycle(trainer: GRPOTrainer, state: dict[str, Any]) -> None:
         trainer._logs[group].clear()
         for name, values in state["logs"][group].items():
             trainer._logs[group][name].extend(values)
+    trainer.model.train(state["training"])
     trainer._tr_loss.fill_(state["loss"])
     trainer._globalstep_last_logged = state["last_logged"]
     trainer._total_loss_scalar = state["total_loss"]
