@@ -13,10 +13,13 @@ from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_eng
 from trl_spiral._trl.sampler import EpochSampler
 from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, sampling_of, tokenizer_of
 from trl_spiral._trl.state import (
+    after_trainer_state,
+    apply_hyperparameters,
     cycle_state,
     generates_batches,
     generation_cycle,
     has_no_gradient,
+    hyperparameters,
     latest_rewards,
     log_columns,
     replace_log,
@@ -35,11 +38,14 @@ __all__ = [
     "MOST_IN_FLIGHT",
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
     "WithoutSecrets",
+    "after_trainer_state",
     "appending_chat_template",
+    "apply_hyperparameters",
     "cycle_state",
     "generates_batches",
     "generation_cycle",
     "has_no_gradient",
+    "hyperparameters",
     "is_first_to_play",
     "latest_rewards",
     "log_columns",

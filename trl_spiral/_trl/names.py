@@ -57,6 +57,13 @@ OVERRIDDEN = {
     ),
     "_save_rng_state": ("self", "output_dir"),
     "_load_rng_state": ("self", "checkpoint"),
+    "_load_optimizer_and_scheduler": ("self", "checkpoint"),
+    "_run_epoch": (
+        *("self", "model", "epoch", "train_dataloader", "steps_in_epoch", "num_update_steps_per_epoch", "trial"),
+        *("ignore_keys_for_eval", "start_time", "resume_from_checkpoint", "epochs_trained"),
+        "steps_trained_in_current_epoch",
+    ),
+    "_finalize_training": ("self", "trial", "num_train_samples", "start_time"),
     "log": ("self", "logs", "start_time"),
     "create_model_card": ("self", "model_name", "dataset_name", "tags"),
 }

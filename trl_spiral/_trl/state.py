@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 
 if TYPE_CHECKING:
@@ -28,8 +31,9 @@ def cycle_state(trainer: GRPOTrainer) -> dict[str, Any]:
         "loss": trainer._tr_loss.item(),
         "last_logged": trainer._globalstep_last_logged,
         "total_loss": trainer._total_loss_scalar,
-        # TRL writes these after the checkpoint is whole, and takes a file that is missing for a new start.
+        # TRL writes these after the checkpoint is whole, to a file of their own that we never read.
         "entropy": [trainer.entropy_coef, trainer._last_world_entropy],
+        "training": trainer.model.training,  # decides which metrics the entry at the end of training takes
     }
 
 
@@ -53,10 +57,58 @@ def restore_cycle(trainer: GRPOTrainer, state: dict[str, Any]) -> None:
         trainer._logs[group].clear()
         for name, values in state["logs"][group].items():
             trainer._logs[group][name].extend(values)
+    trainer.model.train(state["training"])
     trainer._tr_loss.fill_(state["loss"])
     trainer._globalstep_last_logged = state["last_logged"]
     trainer._total_loss_scalar = state["total_loss"]
-    trainer.entropy_coef, trainer._last_world_entropy = state["entropy"]
+    if trainer.use_adaptive_entropy:
+        trainer.entropy_coef, trainer._last_world_entropy = state["entropy"]
+
+
+_HYPERPARAMETERS = ("initial_lr", "betas", "eps", "weight_decay")
+
+
+def hyperparameters(trainer: GRPOTrainer) -> list[dict[str, Any]]:
+    """Return the settings of the optimizer, one dictionary for each group of parameters."""
+    groups = trainer.optimizer.param_groups
+    return [{name: group[name] for name in _HYPERPARAMETERS if name in group} for group in groups]
+
+
+def apply_hyperparameters(trainer: GRPOTrainer, fresh: list[dict[str, Any]]) -> None:
+    """
+    Give the optimizer and the scheduler back the settings that a checkpoint has overwritten with its own.
+
+    Where these are the same, no number changes.
+    """
+    groups, scheduler = trainer.optimizer.param_groups, trainer.lr_scheduler
+    for number, (group, settings) in enumerate(zip(groups, fresh, strict=True)):
+        before = group.get("initial_lr")
+        group.update(settings)
+        if isinstance(scheduler, LambdaLR):
+            # As the scheduler computes it: the schedule itself may be another too.
+            group["lr"] = group["initial_lr"] * scheduler.lr_lambdas[number](scheduler.last_epoch)
+        elif before and before != group["initial_lr"]:
+            group["lr"] *= group["initial_lr"] / before
+    if all("initial_lr" in group for group in groups):
+        rates = {"base_lrs": [group["initial_lr"] for group in groups], "_last_lr": [group["lr"] for group in groups]}
+        scheduler.load_state_dict({**scheduler.state_dict(), **rates})
+
+
+@contextmanager
+def after_trainer_state(trainer: GRPOTrainer, work: Callable[[], object]) -> Iterator[None]:
+    """Do work on rank 0 as soon as a checkpoint's `trainer_state.json` is written, before the push and the rotation."""
+    state = trainer.state
+
+    def save_to_json(path: str) -> None:
+        type(state).save_to_json(state, path)
+        if trainer.is_world_process_zero():
+            work()
+
+    state.save_to_json = save_to_json
+    try:
+        yield
+    finally:
+        del state.save_to_json
 
 
 def log_columns(trainer: GRPOTrainer) -> dict[str, Any]:

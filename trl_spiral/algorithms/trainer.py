@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import torch
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from trl import GRPOTrainer
 
 from trl_spiral import _trl
@@ -19,11 +19,14 @@ from trl_spiral.callbacks.collapse import CollapseCallback
 from trl_spiral.checks import check_world_size
 from trl_spiral.completions import RepliesReward
 from trl_spiral.prompts import PromptRenderer
+from trl_spiral.resume import digest
 from trl_spiral.seeding import derive_seed
 from trl_spiral.text.printable import get_logger
 
 
 logger = get_logger(__name__)
+
+_SAMPLE = 100
 
 
 class AlgorithmMixin(AdvantageMixin):
@@ -220,6 +223,11 @@ class AlgorithmMixin(AdvantageMixin):
             _trl.set_temperature(self, sampled_at, self._temperature_cells)
 
     # ---- checkpoints ----
+    def _described(self, **others):
+        return super()._described(
+            train_dataset=_summary(self.train_dataset), reward_functions=self.reward_func_names, **others
+        )
+
     def _own_state(self):
         return {
             "baseline": self._baseline.state_dict(),
@@ -233,6 +241,15 @@ class AlgorithmMixin(AdvantageMixin):
         if self._temperature_cells:
             now, self._next_temperature = state["temperature"]
             _trl.set_temperature(self, now, self._temperature_cells)
+
+
+def _summary(dataset: Any) -> str | None:
+    """Return the size of a data set and a digest of a sample of its rows; `None` for a stream."""
+    if not isinstance(dataset, Dataset):
+        return None
+    rows = len(dataset)
+    sample = sorted({number * rows // _SAMPLE for number in range(_SAMPLE)} | {rows - 1}) if rows else []
+    return f"{rows} rows {digest(dataset.with_format('arrow')[sample].to_pydict())}"
 
 
 def _share(which: torch.Tensor) -> float:

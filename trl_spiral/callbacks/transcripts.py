@@ -97,8 +97,12 @@ class TranscriptCallback(TrainerCallback):
         if state.is_world_process_zero:
             Path(args.output_dir).mkdir(parents=True, exist_ok=True)
             self.log.rewind(state.global_step)
-            text = json.dumps(describe_run(args, sys.argv), indent=1)
-            (Path(args.output_dir) / RUN).write_text(text, encoding="utf-8")
+            path = Path(args.output_dir) / RUN
+            resumed = _resumed_before(path, state.global_step)
+            if this := getattr(self.trainer, "resumed", None):
+                resumed.append(this)
+            text = json.dumps({**describe_run(args, sys.argv), "resumed": resumed}, indent=1)
+            path.write_text(text, encoding="utf-8")
 
     def on_prediction_step(self, args, state, control, **kwargs):
         # In a plain trainer the roll-out holds the games that it played last, of training or not.
@@ -165,6 +169,14 @@ def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[floa
             numbers.append(sum(own) / len(own) if own else None)
         result.append(numbers)
     return result
+
+
+def _resumed_before(path: Path, step: int) -> list[dict[str, Any]]:
+    """Return the resumes that an earlier process of this run recorded, up to a step."""
+    try:
+        return [one for one in json.loads(path.read_text(encoding="utf-8"))["resumed"] if one["step"] <= step and step]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # no earlier process, or its record is damaged
 
 
 def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:

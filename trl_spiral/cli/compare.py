@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+from trl_spiral.files import write_text
 from trl_spiral.report.comparison import MOST_REPLIES
 from trl_spiral.text.printable import one_line, say
 
@@ -54,10 +54,7 @@ def run(args: argparse.Namespace) -> None:
         return
     page = render_comparison(standings, rows, args.replies, args.plain)
     args.html.parent.mkdir(parents=True, exist_ok=True)
-    # The whole page or the old one, and never half of one that somebody has open.
-    partial = args.html.with_name(f"{args.html.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, args.html)
+    write_text(args.html, page)
     say(f"\n{one_line(str(args.html))}: {len(page.encode()) / 1e6:.1f} MB")
     for task in sorted({row.task for row in rows} - set(task_names())):
         say(f"No task called {task!r} is registered, so its replies have no steps there. Name its module by --import.")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+from trl_spiral.files import write_text
 from trl_spiral.text.printable import one_line, say
 
 
@@ -26,9 +26,6 @@ def run(args: argparse.Namespace) -> None:
     found = read_run(args.run, args.games)
     page = render(found, found.warnings, args.plain)
     output = Path(args.output or Path(args.run) / "report.html")
-    # The whole page or the old one, and never half of one that somebody has open.
-    partial = output.with_name(f"{output.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, output)
+    write_text(output, page)
     size = len(page.encode()) / 1e6
     say(one_line(f"{output}: {size:.1f} MB, {len(found.games)} games of {found.games_kept} kept"))

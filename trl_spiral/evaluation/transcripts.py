@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from trl_spiral.files import naming_full_disk
 from trl_spiral.games import Game
 from trl_spiral.text.printable import fenced, file_name, get_logger, inline
 from trl_spiral.text.shapes import parse
@@ -219,7 +220,7 @@ class GameLog:
     def append(self, records: Sequence[Mapping[str, Any]]) -> int:
         """Adds games, as long as there is room, and returns how many."""
         added, size = 0, self.path.stat().st_size if self.path.exists() else 0
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming_full_disk(self.path.parent), self.path.open("a", encoding="utf-8") as file:
             for record in records:
                 line = _line(record)
                 if size + len(line) > self.largest:

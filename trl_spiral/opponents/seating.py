@@ -202,9 +202,10 @@ class Opponents:
 
     # ---- state ----
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs, as plain values; of engines that come to an end, this rank's own share."""
+        """
+        Return all that a resumed run needs, but for the pool, as plain values; of limited engines, this rank's own share.
+        """
         return {
-            "pool": None if self.pool is None else self.pool.state_dict(),
             "ratings": self._ratings.state_dict(),
             "engines": {
                 name: engine.state_dict() for name, engine in self.engines.items() if isinstance(engine, LimitedEngine)
@@ -212,9 +213,7 @@ class Opponents:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` gave, but for the pool's files: see [`OpponentPool.restore`]."""
-        if self.pool is not None and state.get("pool") is not None:
-            self.pool.load_state_dict(state["pool"])
+        """Restore what `state_dict` returned. The pool is restored by [`OpponentPool.restore`]."""
         if "ratings" in state:
             self._ratings.load_state_dict(state["ratings"])
         for name, used in state.get("engines", {}).items():
