@@ -27,7 +27,7 @@ REFUSED = {
         num_iterations num_generations sample_unit kl_term use_vllm vllm_importance_sampling_correction
         vllm_tensor_parallel_size auto_find_batch_size""",
     "the state of the optimizer": "optim optim_args optim_target_modules distributed_type",
-    "weights of another shape": "adapter model",
+    "weights that only fit that": "adapter model",
     "the state of the estimator": "estimator",
     "the state of the curriculum": "curriculum",
     # Games and prompts follow from the seed and the number of those before.
