@@ -249,7 +249,7 @@ class TestReached:
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
         assert (
-            f"{checkpoint} has taken 6 steps and `max_steps` is {steps}: nothing is left to train. Raise `max_steps` to"
+            f"{checkpoint} has taken 6 steps and `max_steps` is {steps}: nothing is left to train. Raise `max_steps`"
             in caplog.text
         )
         assert trainer.state.global_step == 6

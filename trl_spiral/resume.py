@@ -1,9 +1,9 @@
 """
 One table that decides what a resume does with each setting that differs from the checkpoint's.
 
-A checkpoint's marker holds the settings of the run that wrote it. A resume *applies* a new value, *warns* that it mixes
-with results of the former one, or *refuses* it because the checkpoint holds something that only fits the former one:
-the batch in use, the state of the optimizer, the place in the order of prompts. A setting that is in no list warns.
+A checkpoint's marker holds the settings of the run that wrote it. A resume *applies* a new value, *warns* that it
+mixes with results of the former one, or *refuses* it because the checkpoint holds something that only fits the former
+one: the batch in use, the state of the optimizer, the place in the order of prompts. A setting in no list warns.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def check_settings(
             former, new = changed[name]
             remedy = _REMEDIES.get(name, f"set `{name}` to {{0!r}}").format(former)
             raise ValueError(
-                f"{checkpoint} was written with `{name}={former!r}` and this run has {new!r}. It holds {held}: {remedy}, "
-                f"or start a new run with {checkpoint} as its model."
+                f"{checkpoint} was written with `{name}={former!r}` and this run has {new!r}. It holds {held}: "
+                f"{remedy}, or start a new run with {checkpoint} as its model."
             )
     applied = {name: values for name, values in changed.items() if name in _APPLIED}
     if applied:
