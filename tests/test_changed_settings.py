@@ -181,7 +181,7 @@ class TestSelfPlay:
 
     def test_that_is_the_same_says_nothing(self, model_dir, interrupted, tmp_path, caplog):
         with caplog.at_level(logging.INFO, logger="trl_spiral.resume"):
-            trainer = go_on(model_dir, interrupted, tmp_path, max_steps=12, output_dir=str(tmp_path / "x"))
+            trainer = go_on(model_dir, interrupted, tmp_path, max_steps=12, run_name="another")
 
         assert [record for record in caplog.records if record.name == "trl_spiral.resume"] == []
         assert history(trainer) == history(interrupted[1])
@@ -193,7 +193,7 @@ class TestSelfPlay:
         first.train()
         checkpoint = tmp_path / "checkpoint-6", first
 
-        with pytest.raises(ValueError, match="`adapter='LORA of rank 8 .*' and this run has 'LORA of rank 4 "):
+        with pytest.raises(ValueError, match="`adapter='LORA of rank 8 .*'` and this run has 'LORA of rank 4 "):
             go_on(model_dir, checkpoint, tmp_path / "new", ["Sum-v0"], lora(r=4))
         go_on(model_dir, checkpoint, tmp_path / "new", ["Sum-v0"], lora(lora_dropout=0.1))
 
@@ -249,7 +249,7 @@ class TestReached:
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
         assert (
-            f"{checkpoint} has taken 6 steps and `max_steps` is {steps}: nothing is left to train. Raise `max_steps` to"
+            f"{checkpoint} has taken 6 steps and `max_steps` is {steps}: nothing is left to train. Raise `max_steps`"
             in caplog.text
         )
         assert trainer.state.global_step == 6
@@ -262,7 +262,7 @@ class TestPrompts:
         trainer = make(model_dir, tmp_path, **RUN)
         trainer.train_dataset = Dataset.from_dict({"prompt": [*first.train_dataset["prompt"][:-1], "another"]})
 
-        with pytest.raises(ValueError, match="`train_dataset='8 rows .*' and this run has '8 rows"):
+        with pytest.raises(ValueError, match="`train_dataset='8 rows .*'` and this run has '8 rows"):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
     def test_the_same_data_set_from_another_source_is_not(self, model_dir, puzzled, tmp_path):

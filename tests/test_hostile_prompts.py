@@ -17,7 +17,6 @@ from completions_server import CompletionsServer
 from control_tokenizers import FAMILIES, PLAIN, REAL, control_ids, hostile_texts, tokenizer_of
 from hostile import any_move
 
-from trl_spiral.control_text import escape_control_text
 from trl_spiral.engines.endpoint import EndpointEngine
 from trl_spiral.environment import GameEnvironment
 from trl_spiral.evaluation.code import CODE_PROMPTS, code_prompt
@@ -30,6 +29,7 @@ from trl_spiral.players.endpoint import EndpointPlayer
 from trl_spiral.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer
 from trl_spiral.rollout import Start, play, referee
 from trl_spiral.tasks import Problem
+from trl_spiral.text.control import escape_control_text
 from trl_spiral.types import Observation, Sampling, Turn
 
 

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 from datasets import Dataset
 
-from trl_spiral.control_text import escape_control_text
 from trl_spiral.games import Game, get_game
 from trl_spiral.players import Player, ScriptedPlayer, scripted_player
 from trl_spiral.prompts import read_move
 from trl_spiral.rollout import Ask, Engine, Forfeit, Playing, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.control import escape_control_text
 from trl_spiral.text.printable import get_logger
 from trl_spiral.types import POLICY, Ending, Episode, Observation, Turn, has_won
 

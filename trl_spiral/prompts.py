@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from trl_spiral.control_text import ControlText
+from trl_spiral.text.control import ControlText
 from trl_spiral.types import Message, Observation
 
 

@@ -1,9 +1,9 @@
 """
 One table that decides what a resume does with each setting that differs from the checkpoint's.
 
-A checkpoint's marker holds the settings of the run that wrote it. A resume *applies* a new value, *warns* that it mixes
-with results of the former one, or *refuses* it because the checkpoint holds something that only fits the former one:
-the batch in use, the state of the optimizer, the place in the order of prompts. A setting that is in no list warns.
+A checkpoint's marker holds the settings of the run that wrote it. A resume *applies* a new value, *warns* that it
+mixes with results of the former one, or *refuses* it because the checkpoint holds something that only fits the former
+one: the batch in use, the state of the optimizer, the place in the order of prompts. A setting in no list warns.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import dataclasses
 import hashlib
 import inspect
 import json
-import logging
 import re
 from collections.abc import Mapping, Set
 from typing import Any
 
+from trl_spiral.text.printable import get_logger
 
-logger = logging.getLogger(__name__)
+
+logger = get_logger(__name__)
 
 REFUSED = {
     # The checkpoint holds the batch in use, divided into steps, and what was computed for it.
@@ -27,7 +28,7 @@ REFUSED = {
         num_iterations num_generations sample_unit kl_term use_vllm vllm_importance_sampling_correction
         vllm_tensor_parallel_size auto_find_batch_size""",
     "the state of the optimizer": "optim optim_args optim_target_modules distributed_type",
-    "weights of another shape": "adapter model",
+    "weights that only fit that": "adapter model",
     "the state of the estimator": "estimator",
     "the state of the curriculum": "curriculum",
     # Games and prompts follow from the seed and the number of those before.
@@ -174,8 +175,8 @@ def check_settings(
             former, new = changed[name]
             remedy = _REMEDIES.get(name, f"set `{name}` to {{0!r}}").format(former)
             raise ValueError(
-                f"{checkpoint} was written with `{name}={former!r}` and this run has {new!r}. It holds {held}: {remedy}, "
-                f"or start a new run with {checkpoint} as its model."
+                f"{checkpoint} was written with `{name}={former!r}` and this run has {new!r}. It holds {held}: "
+                f"{remedy}, or start a new run with {checkpoint} as its model."
             )
     applied = {name: values for name, values in changed.items() if name in _APPLIED}
     if applied:

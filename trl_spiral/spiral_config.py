@@ -100,7 +100,8 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
             Games that each new snapshot plays against every other one, half of them in each seat, from the same deals: so
             ratings rest on more than the policy's own games, and it shows where strength goes in circles. Not trained on.
         pool_repair (`bool`, *optional*, defaults to `False`):
-            Whether a resumed run goes on without snapshots that are missing or damaged, instead of stopping.
+            Whether a resumed run goes on without snapshots that are missing or damaged. By default it goes back to an
+            older checkpoint that is whole.
         baseline_per_opponent (`bool`, *optional*, defaults to `True`):
             Whether baselines are kept apart for each class of opponent (itself, earlier selves, each other player): what a
             seat can expect depends on whom it meets.

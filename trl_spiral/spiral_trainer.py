@@ -398,8 +398,8 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
             change_together(pool, lambda: pool.restore(saved, self.args.pool_repair))
         if self._keeps_base and BASE not in pool:
             raise ValueError(
-                f"The model that training started from is an opponent ({BASE!r}), and {checkpoint} does not have it. Resume "
-                f"without {BASE!r} among the opponents, or name the model by its folder or Hub id."
+                f"The model that training started from is an opponent ({BASE!r}), and {checkpoint} does not have it. "
+                f"Resume without {BASE!r} among the opponents, or name the model by its folder or Hub id."
             )
         opponents.load_state_dict(self.rollout.state.opponents or {})
 

@@ -3,9 +3,9 @@ Everything that changes what happens next, on its way to disk and back.
 
 A checkpoint of transformers holds the model, the optimizer and the random state. A self-play run also depends on its
 baselines, its episode counter, the turns it kept for the next batch, its pool of opponents, and its place in TRL's
-generation cycle. Each rank writes its own `RolloutState` next to its own random state. Rank 0 then lists all files of the
-checkpoint with their digests in a marker file. A checkpoint without a true marker is damaged, or was not written to the
-end, and is skipped.
+generation cycle. Each rank writes its own `RolloutState` next to its own random state. Rank 0 then lists all files of
+the checkpoint with their digests in a marker file. A checkpoint without a true marker is damaged, or was not written
+to the end, and is skipped.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def apply_hyperparameters(trainer: GRPOTrainer, fresh: list[dict[str, Any]]) -> 
 
 @contextmanager
 def after_trainer_state(trainer: GRPOTrainer, work: Callable[[], object]) -> Iterator[None]:
-    """Do work on rank 0 as soon as a checkpoint's `trainer_state.json` is written, before the push and the rotation."""
+    """Do work on rank 0 once a checkpoint's `trainer_state.json` is written, before the push and the rotation."""
     state = trainer.state
 
     def save_to_json(path: str) -> None:

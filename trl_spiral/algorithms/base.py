@@ -1,9 +1,8 @@
-"""Shared by `SpiralTrainer` and `AlgorithmTrainer` over TRL's `GRPOTrainer`: advantages of one's own, and exact resuming."""
+"""Shared by `SpiralTrainer` and `AlgorithmTrainer` over `GRPOTrainer`: advantages of one's own, and exact resuming."""
 
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,10 @@ from trl_spiral.state import (
     state_file,
     write_marker,
 )
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _REFERENCE_FILE = "selfplay_reference.safetensors"
 _FREE_SPACE = "Free some space and go on by `resume_from_checkpoint=True`: earlier checkpoints are whole."
@@ -81,8 +81,8 @@ class AdvantageMixin:
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint's folder, or `True` (or `"true"`) for the newest whole one in `args.output_dir`. A log line
-                names each newer one that is skipped, and why.
+                A checkpoint's folder, or `True` (or `"true"`) for the newest whole one in `args.output_dir`. A log
+                line names each newer one that is skipped, and why.
 
         Raises:
             ValueError: If there is no whole checkpoint, the one that is named is not whole, or a setting differs from
@@ -101,12 +101,13 @@ class AdvantageMixin:
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def _find(self, wanted: str | bool) -> dict[str, Any]:
-        """Return the checkpoint to resume from, its step, and the settings that change. Reads all of it, loads nothing."""
+        """Return the checkpoint to resume from, its step, and the settings that change. Loads nothing."""
         if wanted is True:
             checkpoint = newest_complete_checkpoint(self.args.output_dir, self._repairs_pool)
             if checkpoint is None:
                 raise ValueError(
-                    f"There is no complete checkpoint in {self.args.output_dir}. Start without `resume_from_checkpoint`."
+                    f"There is no complete checkpoint in {self.args.output_dir}. Start without "
+                    "`resume_from_checkpoint`."
                 )
         else:
             checkpoint = str(wanted)
@@ -114,14 +115,14 @@ class AdvantageMixin:
         folder = Path(checkpoint)
         if not (folder / state_file(0, self._state_name)).is_file():
             raise ValueError(
-                f"Cannot resume from {checkpoint}: it is whole, but without {state_file(0, self._state_name)}, as one that "
-                "another trainer wrote. Resume from one that this trainer wrote."
+                f"Cannot resume from {checkpoint}: it is whole, but without {state_file(0, self._state_name)}, as one "
+                "that another trainer wrote. Resume from one that this trainer wrote."
             )
         changed = check_settings(checkpoint, read_marker(folder)["settings"], self._settings)
         if self.args.sync_ref_model and not (folder / _REFERENCE_FILE).is_file():
             raise ValueError(
-                f"Cannot resume from {checkpoint} with `sync_ref_model`: the run that wrote it did not move its reference "
-                "model, and kept none. Resume without it."
+                f"Cannot resume from {checkpoint} with `sync_ref_model`: the run that wrote it did not move its "
+                "reference model, and kept none. Resume without it."
             )
         step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
         return {"checkpoint": checkpoint, "step": step, "changed": changed}

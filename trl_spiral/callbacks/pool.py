@@ -36,7 +36,7 @@ class OpponentPoolCallback(TrainerCallback):
     Puts a snapshot of the model into a pool every so many steps, with any trainer of TRL's.
 
     A LoRA run's snapshots are adapters, any other's whole weights; all are folders that `from_pretrained` reads. Rank 0
-    writes, and every rank then holds the same index. Each checkpoint holds a pool of its own in its folder `opponents`, by
+    writes, and every rank then holds the same index. Each checkpoint holds its own pool in its folder `opponents`, by
     hard links: a snapshot takes room once, until neither the pool nor a checkpoint holds it.
 
     Where a run is resumed, the pool goes back to what it was at that checkpoint. [`SpiralTrainer`] sees to that itself,

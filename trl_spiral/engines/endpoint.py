@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trl_spiral.control_text import escape_control_text
 from trl_spiral.engines.budget import Budget
 from trl_spiral.engines.http import HTTPEngine
 from trl_spiral.engines.retrying import FAILURES, Answer, RetryingTransport
 from trl_spiral.engines.transport import ServerLost
+from trl_spiral.text.control import escape_control_text
 from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Reply, Request
 

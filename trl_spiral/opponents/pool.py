@@ -39,7 +39,7 @@ logger = get_logger(__name__)
 
 INDEX = "index.json"
 POOL_FOLDER = "opponents"
-"""Where a run keeps its pool in its output folder, and a checkpoint its own. It is pushed to the Hub with the model."""
+"""Where a run keeps its pool in its output folder, and a checkpoint its own. It goes to the Hub with the model."""
 
 Eviction = Literal["oldest", "lowest", "ladder"]
 
@@ -326,8 +326,8 @@ class OpponentPool:
         kept = OpponentPool(folder)
         if self.has_own and kept.run != self.run:
             raise ValueError(
-                f"{self.folder} holds snapshots of another run than {folder}. Resume into another `output_dir`, or choose "
-                "another folder for the pool."
+                f"{self.folder} holds snapshots of another run than {folder}. Resume into another `output_dir`, or "
+                "choose another folder for the pool."
             )
         for snapshot in list(kept._snapshots.values()) if repair else ():
             if clause := kept._problem(snapshot):

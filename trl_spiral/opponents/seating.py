@@ -202,9 +202,7 @@ class Opponents:
 
     # ---- state ----
     def state_dict(self) -> dict[str, Any]:
-        """
-        Return all that a resumed run needs, but for the pool, as plain values; of limited engines, this rank's own share.
-        """
+        """Return all that a resumed run needs, but for the pool; of limited engines, this rank's own share."""
         return {
             "ratings": self._ratings.state_dict(),
             "engines": {

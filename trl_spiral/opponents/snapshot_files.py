@@ -76,8 +76,8 @@ def read_index(index: Path) -> Mapping[str, Any]:
     state: Mapping[str, Any] = json.loads(index.read_text(encoding="utf-8"))
     if state["format"] != FORMAT:
         raise OtherFormat(
-            f"{index} is no index of a pool in format {FORMAT}. Use the version of trl_spiral that wrote it, or another "
-            "folder."
+            f"{index} is no index of a pool in format {FORMAT}. Use the version of trl_spiral that wrote it, or "
+            "another folder."
         )
     return state
 

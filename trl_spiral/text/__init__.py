@@ -1,1 +1,1 @@
-"""Text from models, programs and servers: how it is shown, and how secrets are kept out of files."""
+"""Text of models, programs and servers: control tokens, what is shown of it, and secrets in it."""
