@@ -1,8 +1,8 @@
 """
 A regular-expression matcher that counts its steps.
 
-It backtracks as `re` does, on the tree that `re` itself parses, and knows none of its shortcuts: so its count is the same on every
-machine, and a pattern whose count grows linearly is linear in `re`, too.
+It backtracks as `re` does, on the tree that `re` itself parses, without the shortcuts of `re`. Its count is the same
+on every machine. A pattern whose count grows linearly is linear in `re`, too.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 
 class Metered(str):
-    """A text whose every use is charged to `work`: its characters, as far as they may have been looked at or copied."""
+    """A text that adds to `work` the characters that each use of it may look at or copy."""
 
     work = 0
 
@@ -61,7 +61,7 @@ class MeteredMatch:
 
 
 class MeteredPattern:
-    """A pattern that charges a text for being looked through once: `test_linear.py` has shown that it takes no more."""
+    """A pattern that adds one pass over a text to `work`. `test_linear.py` shows that it takes no more."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self.pattern = pattern

@@ -137,16 +137,18 @@ class TestPrograms:
 
 # Of the vocabularies of Qwen, Llama 2 and 3, Mistral, Gemma, DeepSeek, BERT, Phi, Cohere and StarCoder.
 CONTROL_TOKENS = """
-<|im_start|> <|im_end|> <|endoftext|> <|vision_start|> <tool_call> </tool_call> <think> </think> <s> </s> <unk> <pad> <<SYS>> <</SYS>>
-<|begin_of_text|> <|start_header_id|> <|eot_id|> <|python_tag|> <|reserved_special_token_0|> [INST] [/INST] [TOOL_CALLS] [AVAILABLE_TOOLS]
-[/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [IMG] [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX]
-[THINK] [/THINK] <SPECIAL_20> <bos> <eos> <mask> <start_of_turn> <end_of_turn> <start_of_image> <unused0> <\uff5cend\u2581of\u2581sentence\uff5c>
-<\uff5cUser\uff5c> [CLS] [SEP] [PAD] [MASK] [UNK] <|assistant|> <|START_OF_TURN_TOKEN|> <BOS_TOKEN> <fim_prefix> <fim_middle> <|fim_pad|>
+<|im_start|> <|im_end|> <|endoftext|> <|vision_start|> <tool_call> </tool_call> <think> </think> <s> </s>
+<unk> <pad> <<SYS>> <</SYS>> <|begin_of_text|> <|start_header_id|> <|eot_id|> <|python_tag|>
+<|reserved_special_token_0|> [INST] [/INST] [TOOL_CALLS] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS]
+[/TOOL_RESULTS] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [IMG] [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX]
+[THINK] [/THINK] <SPECIAL_20> <bos> <eos> <mask> <start_of_turn> <end_of_turn> <start_of_image> <unused0>
+<\uff5cend\u2581of\u2581sentence\uff5c> <\uff5cUser\uff5c> [CLS] [SEP] [PAD] [MASK] [UNK] <|assistant|>
+<|START_OF_TURN_TOKEN|> <BOS_TOKEN> <fim_prefix> <fim_middle> <|fim_pad|>
 """.split()
 
 
 def guessed(game: str, program: str, thought: str):
-    """The guesser's return where its reply boxes exactly what the program prints, as the game read it; `None` if it is not asked."""
+    """Return the guesser's return if its reply boxes what the program prints; `None` if it is not asked."""
     match = written(program, game=game)
     if match.to_move is None:
         assert match.returns == (-1.0, 0.0)

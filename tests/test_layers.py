@@ -135,8 +135,8 @@ class TestPrivates:
     """Only `_trl/` touches what TRL keeps private; elsewhere, only names that it has declared."""
 
     OTHERS = {name: tree for name, tree in INNER.items() if layer_of(name) != "_trl"}
-    # How transformers has a model asked for its name, a named tuple for a copy, and a trainer for its run's folder; and
-    # CPython's path of the interpreter outside the virtual environment, which `venv` and `multiprocessing` use, too.
+    # How transformers has a model asked for its name, a named tuple for a copy, and a trainer for its run's folder.
+    # And CPython's path of the interpreter outside the virtual environment, which `venv` and `multiprocessing` use.
     HARMLESS = {"_name_or_path", "_replace", "_get_output_dir", "_base_executable"}
 
     @pytest.mark.parametrize("module", OTHERS)

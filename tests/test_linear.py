@@ -1,8 +1,8 @@
 """
 What models, programs and players write is read in linear time.
 
-Patterns are found in the sources: a new one is attacked here unless `OURS` names it. The attack pumps what the pattern itself
-repeats, and counts steps of a matcher of our own (`backtracking.py`), so no clock is involved.
+Patterns are found in the sources: a new one is attacked here unless `OURS` names it. The attack pumps what the pattern
+itself repeats, and counts the steps of a reference matcher (`backtracking.py`). No clock is involved.
 """
 
 import ast
@@ -320,7 +320,7 @@ class TestReaders:
         for prefix, piece, suffix in product(PREFIXES, PIECES, SUFFIXES):
             short, long = (prefix + piece * times + suffix for times in (100, 200))
 
-            # A text that is short enough to be read at all is read a few times over; a square would be hundreds of times.
+            # What is short enough to be read at all is read a few times over. A square would be hundreds of times.
             assert (twice := work_of(read, long)) <= 20 * len(long) or twice <= GROWTH * work_of(read, short), long
 
     def test_would_be_found_out(self):

@@ -182,7 +182,8 @@ class TestJudge:
     def test_does_not_let_a_program_alter_what_it_is_compared_with(self, name, sandbox):
         program, tests = ALTERING[name]
         # The tests see what they would see where `f` got a copy of everything.
-        copied = f"import copy\n{program}\ninner = f\ndef f(*a, **k): return inner(*copy.deepcopy(a), **copy.deepcopy(k))\n{tests}"
+        copying = "import copy\ninner = f\ndef f(*a, **k): return inner(*copy.deepcopy(a), **copy.deepcopy(k))"
+        copied = f"{program}\n{copying}\n{tests}"
         try:
             exec(copied, {})
         except AssertionError:

@@ -189,8 +189,8 @@ class UnitTestReward(RepliesReward):
                 Functions of the program that the row's tests call; by default the names in a test that neither it nor Python
                 defines. To be given where a program is to write a `sum` of its own.
             in_place (`Sequence[bool]`, *optional*):
-                Whether the row's tests look at an argument after the call; see [`~sandbox.Trial`]. Otherwise a program cannot
-                change the arguments that tests hold.
+                Whether the row's tests look at an argument after the call; see [`~sandbox.Trial`]. Otherwise a program
+                cannot change the arguments that tests hold.
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 What it was asked.
             completion_ids (`Sequence[list[int]]`, *optional*):

@@ -82,8 +82,8 @@ def mbpp_problems(
 
     Args:
         rows (`Iterable[Mapping]`):
-            Of `sanitized-mbpp.json` or `mbpp.jsonl`, or of the Hub, in any order. A row of your own whose tests look at an
-            argument after the call has `in_place: true`.
+            Of `sanitized-mbpp.json` or `mbpp.jsonl`, or of the Hub, in any order. A row of your own whose tests look
+            at an argument after the call has `in_place: true`.
         split (`str`, defaults to `"test"`):
             Of [`MBPP_SPLITS`].
         limit (`int`, *optional*):

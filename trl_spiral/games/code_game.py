@@ -7,12 +7,12 @@ scores 1 where it is right, else -1. A guess is what the guesser wrote, and noth
 a guesser that does not learn, what the generator boxed does not count: it scores 1 where the guesser is wrong, -1 where it is
 right.
 
-A program that cannot stand scores -1 for the generator, and 0 for the guesser, which is not asked: one that fails, prints
-nothing, prints something that no guess can express, prints something else when run again under another hash seed, or names
-its output in a comment. Nor can one stand whose text or output looks like a control token: a model that repeats it ends its
-reply, and a decoder leaves it out. Comments are not shown anyway: the guesser reads the program as Python's own parser
-understood it, and exactly that text runs. A program that prints the date or its process's surroundings is not found out: two
-runs agree on these.
+A program that cannot stand scores -1 for the generator, and 0 for the guesser, which is not asked. Such a program
+fails, prints nothing, prints something that no guess can express, prints something else when run again under another
+hash seed, or names its output in a comment. Text and output must not look like a control token, either: a model that
+repeats one ends its reply, and a decoder leaves it out. Comments are not shown: the guesser reads the program as
+Python's own parser understood it, and exactly that text runs. A program that prints the date or its process's
+surroundings is not detected: two runs agree on these.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ MOST_PROGRAM = 2_000
 MOST_OUTPUT = 200
 """Characters of the longest output. A box may hold 512."""
 
-# The game has no tokenizer. These are the shapes of the control tokens of ChatML, Llama, Mistral, Gemma, DeepSeek, BERT and
-# models for code, and the tags of thinking. Bracketed words are named: `x[SIZE]` is ordinary code.
+# The game has no tokenizer. These are the shapes of the control tokens of ChatML, Llama, Mistral, Gemma, DeepSeek,
+# BERT and models for code, and the tags of thinking. Bracketed words are named: `x[SIZE]` is ordinary code.
 _CONTROL = re.compile(
-    r"<[|\uff5c]|</?[A-Za-z_][\w.:-]*>|\[/?(?:INST|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|CALL_ID|ARGS|THINK|IMG"
-    r"|IMG_(?:BREAK|END)|(?:BEGIN_)?AUDIO|PREFIX|MIDDLE|SUFFIX|SYSTEM_PROMPT|MODEL_SETTINGS|CLS|SEP|PAD|MASK|UNK|BOS|EOS)\]"
+    r"<[|\uff5c]|</?[A-Za-z_][\w.:-]*>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|MODEL_SETTINGS|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|CALL_ID|ARGS|THINK)\]"
+    r"|\[(?:IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|CLS|SEP|PAD|MASK|UNK|BOS|EOS)\]"
 )
 _SEEDS = (0, 1)
 _OPEN, _CLOSE = "```python\n", "\n```"
@@ -54,8 +55,8 @@ _WRITES = (
     "You are the generator in a code game. Write a Python program. Another player reads it and says what it prints.\n"
     "Write the program in a ```python block and below it, in \\boxed{{}}, exactly what it prints. {scores}\n"
     "You lose in any case if the program fails, prints nothing, too much or something that a box cannot hold, prints something "
-    "else when it is run again, says in a comment what it prints, or has text or output that looks like a control token. "
-    "Comments are not shown to the other player."
+    "else when it is run again, says in a comment what it prints, or if its text or output looks like a control "
+    "token. Comments are not shown to the other player."
 )
 _SCORES = {
     False: "You win if you are right and the other player is wrong.",
@@ -312,8 +313,8 @@ def can_be_guessed(output: str) -> bool:
     r"""
     Return whether a guess can express an output.
 
-    The reply `\boxed{output}` has to be read as exactly this guess, with and without thinking before it. The output consists of
-    plain characters that a reader can tell apart, and nothing in it looks like a control token.
+    The reply `\boxed{output}` has to be read as exactly this guess, with and without thinking before it. The output
+    consists of plain characters that a reader can tell apart, and nothing in it looks like a control token.
     """
     is_plain = all(each == "\n" or (each.isascii() and each.isprintable()) for each in output)
     if not is_plain or _CONTROL.search(output):

@@ -175,8 +175,8 @@ class Trial:
             Functions of the program that the tests call. In the tests, each is a stand-in that has the program evaluate the
             call in its own process and hands over the plain value that came back.
         in_place (`bool`, defaults to `False`):
-            Whether changes that the program makes to its arguments are made to the tests' own, too. Only for tests that look
-            at an argument after the call. Such tests must not compute an expectation from that argument.
+            Whether changes that the program makes to its arguments are made to the tests' own, too. Only for tests
+            that look at an argument after the call. Such tests must not compute an expectation from that argument.
     """
 
     code: str

@@ -22,8 +22,8 @@ from trl_spiral.sandbox.values import Malformed, decode, encode, send, split
 from trl_spiral.sandbox.zygote import COMMAND, REPORT
 
 
-# The helper process is given our modules over its socket, compiled under neutral file names. It imports none from disk, so
-# that neither its memory nor its command line holds the path of an installation or of a virtual environment.
+# The helper process gets our modules over its socket, compiled under neutral file names. It imports none from disk,
+# so that neither its memory nor its command line holds the path of an installation or of a virtual environment.
 MODULES = ("values", "base", "libc", "landlock", "seccomp", "kernel", "library", "program", "trial", "child", "zygote")
 LOAD = """
 import marshal, socket, sys, types

@@ -12,7 +12,8 @@ class LibraryFinder:
     """
     Find the modules of a folder by asking for each file by name.
 
-    Python's own finder lists the folder. Landlock would have to allow that for everything below it, site-packages included.
+    Python's own finder lists the folder. Landlock would have to allow that for everything below, site-packages
+    included.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,10 +1,11 @@
 """
 What runs inside the two contained processes of a trial: a program in one, its tests in the other.
 
-The tests find a stand-in for each function of the program. Calling one sends name and arguments over a socket that the two
-processes share; the plain value that the program sends back is what the tests see. So the program is never told what
-is expected of it, and can hand over no object that claims to equal everything. What it changes in its arguments stays in its
-own process. Only a trial with `in_place` sends the changes back, before the value, and the stand-in makes them to the tests' own.
+The tests find a stand-in for each function of the program. Calling one sends name and arguments over a socket that
+the two processes share; the plain value that the program sends back is what the tests see. So the program is never
+told what is expected of it, and can hand over no object that claims to equal everything. What it changes in its
+arguments stays in its own process. Only a trial with `in_place` sends the changes back, before the value, and the
+stand-in applies them to the tests' own.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ TOKENS_PER_MOVE = 12
 VALIDATION_SHARE = 5
 """One pair of states in this many is for validation."""
 
-# ASCII only: `\d` would also take other scripts' digits. Spaces are taken possessively (`*+`), so that none of them is tried
+# ASCII only: `\d` would also take other scripts' digits. Spaces are taken possessively (`*+`), so that none is tried
 # as part of two repeats: a reply of any length is read in linear time.
 _MOVE = r"\[\s*+([0-9]{1,2})\s*+,\s*+([0-9]{1,2})\s*+,\s*+([0-9]{1,2})\s*+\]"
 _ONE = re.compile(_MOVE)
