@@ -12,6 +12,7 @@ from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_eng
 from trl_spiral._trl.sampler import EpochSampler
 from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, sampling_of, tokenizer_of
 from trl_spiral._trl.state import (
+    count_batch,
     cycle_state,
     generates_batches,
     generation_cycle,
@@ -20,8 +21,6 @@ from trl_spiral._trl.state import (
     log_columns,
     replace_log,
     restore_cycle,
-    rows_and_trained_tokens,
-    share_cut_off,
 )
 from trl_spiral._trl.temperature import set_temperature, temperature_cells
 from trl_spiral._trl.vllm_engines import WHOLE_WEIGHTS_BEHIND_A_SERVER
@@ -33,6 +32,7 @@ __all__ = [
     "MOST_IN_FLIGHT",
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
     "appending_chat_template",
+    "count_batch",
     "cycle_state",
     "generates_batches",
     "generation_cycle",
@@ -46,10 +46,8 @@ __all__ = [
     "replace_log",
     "restore_cycle",
     "restore_weights",
-    "rows_and_trained_tokens",
     "sampling_of",
     "set_temperature",
-    "share_cut_off",
     "temperature_cells",
     "tokenizer_of",
 ]
