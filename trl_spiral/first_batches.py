@@ -31,7 +31,7 @@ _LONGEST_SAMPLE = 160
 _THINKING = "turn thinking off by `chat_template_kwargs={{'enable_thinking': False}}`"
 _HOTTER = "raise `temperature` ({temperature:g})"
 _VARY = f"start from random positions by `opening_moves`, meet others by `opponents`, or {_HOTTER}"
-_FIRST = "{share:.0%} of the first {replies:.0f} replies"
+_FIRST = "{share:.0%} of the first {replies} replies"
 _SENTENCES = {
     "truncated": f"{_FIRST} were cut off at `max_completion_length` ({{max_completion_length}}){{others}}: raise it, or "
     f"{_THINKING}",
@@ -75,7 +75,7 @@ class Tally:
             Generation batches and optimizer steps.
         still_steps (`int`):
             Steps whose gradient is 0.
-        replies, truncated, no_box, illegal (`float`):
+        replies, truncated, no_box, illegal (`int`):
             Replies of the policy, and those that were cut off, hold no move in a box, or hold an illegal one.
         rows (`int`):
             Rows to train on.
@@ -90,10 +90,10 @@ class Tally:
     batches: int = 0
     steps: int = 0
     still_steps: int = 0
-    replies: float = 0.0
-    truncated: float = 0.0
-    no_box: float = 0.0
-    illegal: float = 0.0
+    replies: int = 0
+    truncated: int = 0
+    no_box: int = 0
+    illegal: int = 0
     rows: int = 0
     lowest: float | None = None
     highest: float | None = None
@@ -145,7 +145,7 @@ class Tally:
                 Whether rows come from games.
         """
         share = getattr(self, cause) / self.replies if cause in FAILURES else 0.0
-        others = sum(getattr(self, name) for name in FAILURES if name != cause) / max(self.replies, 1.0)
+        others = sum(getattr(self, name) for name in FAILURES if name != cause) / max(self.replies, 1)
         said = f", and {others:.0%} hold no legal move otherwise" if others >= 0.005 else ""
         remedies = _REMEDIES_IN_GAMES if plays else _REMEDIES_AT_PROMPTS
         text = _SENTENCES[cause].replace("{remedy}", remedies.get(cause, ""))

@@ -15,6 +15,7 @@ from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, sa
 from trl_spiral._trl.state import (
     after_trainer_state,
     apply_hyperparameters,
+    count_batch,
     cycle_state,
     generates_batches,
     generation_cycle,
@@ -24,8 +25,6 @@ from trl_spiral._trl.state import (
     log_columns,
     replace_log,
     restore_cycle,
-    rows_and_trained_tokens,
-    share_cut_off,
 )
 from trl_spiral._trl.temperature import set_temperature, temperature_cells
 from trl_spiral._trl.vllm_engines import WHOLE_WEIGHTS_BEHIND_A_SERVER
@@ -41,6 +40,7 @@ __all__ = [
     "after_trainer_state",
     "appending_chat_template",
     "apply_hyperparameters",
+    "count_batch",
     "cycle_state",
     "generates_batches",
     "generation_cycle",
@@ -56,11 +56,9 @@ __all__ = [
     "replace_log",
     "restore_cycle",
     "restore_weights",
-    "rows_and_trained_tokens",
     "sampling_of",
     "saving_without_secrets",
     "set_temperature",
-    "share_cut_off",
     "temperature_cells",
     "tokenizer_of",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -130,21 +131,38 @@ def generation_cycle(trainer: GRPOTrainer) -> int:
     return cycle
 
 
-def rows_and_trained_tokens(trainer: GRPOTrainer) -> tuple[int, int]:
-    """Return the number of rows of this rank's generation batch, and of their unmasked tokens with an advantage."""
-    rows = tokens = 0
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """
+    Counts over this rank's generation batch.
+
+    Attributes:
+        rows (`int`):
+            Its rows.
+        cut_off (`int`):
+            Rows as long as a reply may be that do not end by themselves. TRL's own `clipped_ratio` also counts replies
+            that end by a stop string.
+        trained_tokens (`int`):
+            Tokens that are not masked and whose advantage is not 0.
+    """
+
+    rows: int
+    cut_off: int
+    trained_tokens: int
+
+
+def count_batch(trainer: GRPOTrainer, longest: int) -> BatchCounts:
+    """Return the counts of the batch that the trainer is on; `longest` is the token limit of a reply."""
+    rows = cut_off = tokens = 0
+    pad, ends = trainer._tokenizer.pad_token_id, trainer.eos_token_ids
     for batch in trainer._buffered_inputs:
-        advantages = batch["advantages"]
+        ids, advantages = batch["completion_ids"], batch["advantages"]
         written = batch["completion_mask"] * batch.get("tool_mask", 1)
-        rows += len(written)
+        ended = torch.isin(ids, torch.tensor(list(ends), device=ids.device)).any(1)
+        rows += len(ids)
+        cut_off += int((((ids != pad).sum(1) >= longest) & ~ended).sum())
         tokens += int((written * (advantages if advantages.dim() == 2 else advantages[:, None])).count_nonzero())
-    return rows, tokens
-
-
-def share_cut_off(trainer: GRPOTrainer) -> float:
-    """Return the share of replies of the latest batch of all ranks that reached the token limit."""
-    share: float = trainer._metrics["train"]["completions/clipped_ratio"][-1]
-    return share
+    return BatchCounts(rows, cut_off, tokens)
 
 
 def latest_rewards(trainer: GRPOTrainer) -> list[float]:

@@ -75,13 +75,14 @@ class CollapseCallback(TrainerCallback):
             return tally
         self.first.cycle = cycle
         tally.batches = 1
-        tally.rows, tally.trained_tokens = _trl.rows_and_trained_tokens(self.trainer)
+        counts = _trl.count_batch(self.trainer, _trl.sampling_of(self.trainer).max_new_tokens)
+        tally.rows, tally.trained_tokens = counts.rows, counts.trained_tokens
         rollout = rollout_of(self.trainer)
         if rollout is not None:
             count_replies(rollout.episodes, tally)
             tally.take_rewards(row.reward for row in rollout.batch)
         else:
-            tally.replies, tally.truncated = tally.rows, tally.rows * _trl.share_cut_off(self.trainer)
+            tally.replies, tally.truncated = counts.rows, counts.cut_off
             tally.take_rewards(_trl.latest_rewards(self.trainer))
             written = _trl.log_columns(self.trainer)["completion"]
             replies = [one if isinstance(one, str) else str(one[-1].get("content") or "") for one in written]
