@@ -145,9 +145,11 @@ class TestMatchCallback:
         with pytest.raises(ValueError, match="OPENAI_API_KEY must hold the endpoint's key"):
             MatchCallback(trainer, rivals=rival)
         with pytest.raises(ValueError, match="ANOTHER_KEY must hold the endpoint's key"):
-            MatchCallback(trainer, rivals=rival, api_key_env="ANOTHER_KEY")
-        assert list(MatchCallback(trainer, rivals=rival, api_key_env="")._met.players) == ["model"]
-        trainer.args.endpoint_api_key_env = ""
+            MatchCallback(trainer, rivals=rival, endpoint_kwargs={"api_key_env": "ANOTHER_KEY"})
+        assert list(MatchCallback(trainer, rivals=rival, endpoint_kwargs={"api_key_env": ""})._met.players) == [
+            "model"
+        ]
+        trainer.args.endpoint_kwargs = {"api_key_env": "", "max_requests": 1}
         assert list(MatchCallback(trainer, rivals=rival)._met.players) == ["model"]
 
     def test_ranks_that_share_an_engine_ask_nobody_else(self, model_dir, tmp_path, monkeypatch):

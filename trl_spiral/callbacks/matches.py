@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
@@ -13,6 +14,7 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of
 from trl_spiral.contestants import Contestants, make_contestants, read_names
+from trl_spiral.engines.endpoint import BUDGETS
 from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
 from trl_spiral.games import Game
 from trl_spiral.players import HumanPlayer, Player
@@ -51,9 +53,9 @@ class MatchCallback(TrainerCallback):
             Seed of the deals and of all decisions.
         prompt_style (`str`, *optional*):
             See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
-        api_key_env (`str`, *optional*):
-            Environment variable that holds endpoints' key, `""` for endpoints that want none; by default the trainer's
-            `endpoint_api_key_env`, or `"OPENAI_API_KEY"`.
+        endpoint_kwargs (`dict`, *optional*):
+            Arguments of [`EndpointEngine`] for endpoints, such as `api_key_env` and `timeout`; by default the trainer's,
+            without its budget.
 
     Attributes:
         reports (`list[MatchReport]`):
@@ -77,7 +79,7 @@ class MatchCallback(TrainerCallback):
         temperature: float | None = None,
         seed: int = 0,
         prompt_style: str | None = None,
-        api_key_env: str | None = None,
+        endpoint_kwargs: dict[str, Any] | None = None,
     ) -> None:
         rivals = rivals if isinstance(rivals, Sequence) and not isinstance(rivals, str) else [rivals]
         if pairs < 1 or (every is not None and every < 1) or not rivals:
@@ -92,8 +94,10 @@ class MatchCallback(TrainerCallback):
         self.temperature = temperature
         self.seed = seed
         self.prompt_style = prompt_style
-        default = getattr(trainer.args, "endpoint_api_key_env", "OPENAI_API_KEY")
-        self.api_key_env = (default if api_key_env is None else api_key_env) or None
+        if endpoint_kwargs is None:
+            theirs = getattr(trainer.args, "endpoint_kwargs", None) or {}
+            endpoint_kwargs = {name: value for name, value in theirs.items() if name not in BUDGETS}
+        self.endpoint_kwargs = endpoint_kwargs
         self.reports: list[MatchReport] = []
         self.episodes: list[Episode] = []
         self._met = self._invite(rivals)
@@ -113,7 +117,7 @@ class MatchCallback(TrainerCallback):
             policy.sampling,
             policy.renderer.style,
             device=self.trainer.accelerator.device,
-            api_key_env=self.api_key_env,
+            endpoint_kwargs=self.endpoint_kwargs,
         )
         met.players |= {rival.name: rival for rival in rivals if not isinstance(rival, str)}
         if POLICY in met.players or len(met.players) < len(rivals):

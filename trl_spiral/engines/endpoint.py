@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections import Counter
@@ -18,6 +19,9 @@ from trl_spiral.types import Reply, Request
 
 
 logger = get_logger(__name__)
+
+BUDGETS = ("max_requests", "max_tokens")
+"""Arguments of an engine that limit what it may ask altogether."""
 
 _LOOK = "Look whether it is an OpenAI-compatible endpoint."
 
@@ -45,7 +49,7 @@ class EndpointEngine(HTTPEngine):
         model (`str`):
             Name of the model.
         api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`):
-            Environment variable that holds the key; `None` for an endpoint that wants none.
+            Environment variable that holds the key; empty or `None` for an endpoint that wants none.
         extra (`Mapping[str, Any]`, *optional*):
             More fields of every request's body, which override ours.
         max_in_flight (`int`, defaults to `32`):
@@ -84,7 +88,7 @@ class EndpointEngine(HTTPEngine):
         timeout: float = 120.0,
     ) -> None:
         self._budget = Budget(max_requests, max_tokens)
-        key = _key(api_key_env) if api_key_env is not None else None
+        key = _key(api_key_env) if api_key_env else None
         self._line = RetryingTransport(
             base_url, key, self._read, self._budget, max_in_flight, max_retries, retry_delay, timeout
         )
@@ -224,6 +228,15 @@ class EndpointEngine(HTTPEngine):
         finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
         # JSON may hold halves of a character, which no file could be written with.
         return Answer(Reply((), (), finish, text=text.encode(errors="replace").decode()), prompt, new)
+
+
+def check_endpoint_kwargs(options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if arguments for an [`EndpointEngine`], other than its address and model, are wrong."""
+    known = list(inspect.signature(EndpointEngine).parameters)[2:]
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"`endpoint_kwargs` names {unknown[0]!r}; it takes {', '.join(known)}.")
+    # No key is needed for this, and nothing is asked.
+    EndpointEngine("http://localhost", "none", **{**options, "api_key_env": None})
 
 
 def _count(value: object) -> int | None:
