@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "trl_spiral"
 
 # Low to high. A module imports from lower layers, and from its own folder; never from beside itself or above.
 LAYERS = [
-    {"types", "seeding", "intervals"},
+    {"types", "seeding", "intervals", "lock"},
     {"sandbox", "programs", "exercises"},
     {"games"},
     {"prompts"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"evaluation", "rewards"},
     {"collapse", "report"},
     {"engines", "rows", "metrics", "ranks"},
-    {"state", "_trl"},
+    {"state", "_trl", "preemption"},
     {"selfplay", "spiral_config"},
     {"checks", "invitations", "contestants", "platforms"},
     {"callbacks", "environment", "algorithms"},

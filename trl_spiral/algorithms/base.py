@@ -11,8 +11,11 @@ from safetensors.torch import load_model, save_model
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_spiral import _trl
+from trl_spiral.preemption import PreemptionCallback
+from trl_spiral.ranks import lock_together
 from trl_spiral.state import (
     check_checkpoint,
+    check_resume,
     invalidate,
     newest_complete_checkpoint,
     save_atomically,
@@ -31,11 +34,18 @@ class AdvantageMixin:
     """
     Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and a resumed run that goes on exactly where it was.
 
-    A subclass says by `_own_advantages` what they are, and by `_own_state` and `_restore_own_state` what it must remember. What
-    is no state of a rank, it may write in `_save_own_files`.
+    A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write more
+    files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
     """
 
     _state_name = "algorithm_state"
+
+    def __init__(self, model, reward_funcs, args, *others, **kwargs):
+        # transformers saves in the middle of a step, into a folder that then lists a file of its own.
+        args.enable_jit_checkpoint = False
+        super().__init__(model, reward_funcs, args, *others, **kwargs)
+        self._preemption = PreemptionCallback(self)
+        self.add_callback(self._preemption)
 
     def _own_advantages(self, output: dict[str, Any]) -> tuple[torch.Tensor, list[float]] | None:
         """
@@ -68,12 +78,18 @@ class AdvantageMixin:
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 A checkpoint's folder, or `True` (or `"true"`) for the newest complete one in `args.output_dir`. One
-                that was cut off while it was written is skipped, with a line that says so.
+                that was cut off while it was written is skipped, with a line that says so. `"auto"` resumes from the
+                newest complete checkpoint if there is one, and starts anew otherwise.
 
         Raises:
             ValueError: If there is no complete checkpoint, or it was written by another number of processes or with batches
                 of another shape.
+            SystemExit: After a signal, when the checkpoint is saved. See [`PreemptionCallback`].
         """
+        self._output_lock = lock_together(self.args.output_dir, self.is_world_process_zero())
+        check_resume(resume_from_checkpoint, self.args.output_dir)
+        if resume_from_checkpoint == "auto":
+            resume_from_checkpoint = newest_complete_checkpoint(self.args.output_dir)
         if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() in ("true", "false"):
             resume_from_checkpoint = resume_from_checkpoint.lower() == "true"
         if resume_from_checkpoint is True:
@@ -87,7 +103,11 @@ class AdvantageMixin:
             check_checkpoint(resume_from_checkpoint, self.args.world_size, self._batch_shape())
         else:
             self._start_anew()
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        try:
+            output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        finally:
+            self._preemption.restore()
+            self._output_lock = None
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def _batch_shape(self) -> dict[str, int]:
