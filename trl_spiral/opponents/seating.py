@@ -206,6 +206,7 @@ class Opponents:
         return {
             "pool": None if self.pool is None else self.pool.state_dict(),
             "ratings": self._ratings.state_dict(),
+            "met": dict(self._met),  # logged until the next batch
             "engines": {
                 name: engine.state_dict() for name, engine in self.engines.items() if isinstance(engine, LimitedEngine)
             },
@@ -215,6 +216,7 @@ class Opponents:
         """Takes back what `state_dict` gave, but for the pool's files: see [`OpponentPool.restore`]."""
         if self.pool is not None and state.get("pool") is not None:
             self.pool.load_state_dict(state["pool"])
+        self._met = Counter(state.get("met", {}))
         if "ratings" in state:
             self._ratings.load_state_dict(state["ratings"])
         for name, used in state.get("engines", {}).items():
