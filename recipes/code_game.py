@@ -31,7 +31,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral import Opponents, SpiralConfig, SpiralTrainer
 from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.checks import check_reference, check_vllm
+from trl_spiral.checks import check_reference, check_vllm, reserve_output_dir
 from trl_spiral.games import get_game
 from trl_spiral.games.code_game import FROZEN, NAME
 from trl_spiral.invitations import invite
@@ -102,6 +102,7 @@ class FixedGuesser(Opponents):
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     # Now, rather than when the tiny player has been made.
+    reserve_output_dir(args)
     check_vllm(args)
     check_reference(args, get_peft_config(model_args))
     games = [get_game(name) for name in args.games]

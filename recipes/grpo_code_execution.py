@@ -2,7 +2,7 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-A language model learns to write programs that run: TRL's own GRPOTrainer, rewarded for what came of running them in a sandbox.
+A language model learns to write programs that run, by GRPO. Its programs are run in a sandbox and rewarded by the result.
 
 On a laptop, without arguments: makes a tiny coder on the spot, five of whose six programs are bad in one way or another, and
 prints what exercises that it has never seen come to, before and after. A few minutes on two cores, no GPU, no network.
@@ -25,11 +25,12 @@ from dataclasses import dataclass, field
 
 import torch
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, TrlParser, get_peft_config
 
+from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
+from trl_spiral.checks import reserve_output_dir
 from trl_spiral.exercises import Exercise, clumsy_lessons, make_exercises
 from trl_spiral.platforms import is_set, parse_for_platform
-from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rewards import LIMITS, ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import LocalSandbox
 from trl_spiral.tiny_coder import make_tiny_coder
@@ -84,7 +85,8 @@ FULL = dict(
 )
 
 
-def main(code_args: CodeArguments, args: GRPOConfig, model_args: ModelConfig) -> None:
+def main(code_args: CodeArguments, args: AlgorithmConfig, model_args: ModelConfig) -> None:
+    reserve_output_dir(args)
     train = make_exercises(code_args.exercises, args.seed)
     test = make_exercises(code_args.test_exercises, args.seed, split="test")
     with LocalSandbox(LIMITS) as sandbox:
@@ -96,7 +98,7 @@ def main(code_args: CodeArguments, args: GRPOConfig, model_args: ModelConfig) ->
         if model is None:
             torch.set_num_threads(min(torch.get_num_threads(), 2))
             model, tokenizer = make_tiny_coder(clumsy_lessons(train, 4000, args.seed), args.seed, batch_size=32)
-        trainer = GRPOTrainer(
+        trainer = AlgorithmTrainer(
             model=model,
             args=args,
             processing_class=tokenizer,
@@ -105,9 +107,6 @@ def main(code_args: CodeArguments, args: GRPOConfig, model_args: ModelConfig) ->
             eval_dataset=rows(test),
             peft_config=get_peft_config(model_args),
         )
-        renderer = PromptRenderer(trainer.processing_class, chat_template_kwargs=args.chat_template_kwargs)
-        for reward in rewards:
-            reward.renderer = renderer  # by which they know whether prompts open the thinking
         grades = [grade(trainer)]
         trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
         grades.append(grade(trainer))
@@ -127,7 +126,7 @@ def rows(exercises: list[Exercise]) -> Dataset:
     )
 
 
-def grade(trainer: GRPOTrainer) -> dict[str, float]:
+def grade(trainer: AlgorithmTrainer) -> dict[str, float]:
     trainer.evaluate()
     return trainer.state.log_history[-1]
 
@@ -142,9 +141,9 @@ def table(grades: list[dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def parse(arguments: list[str]) -> tuple[CodeArguments, GRPOConfig, ModelConfig]:
+def parse(arguments: list[str]) -> tuple[CodeArguments, AlgorithmConfig, ModelConfig]:
     """What was asked for, and the settings above, fitted to the machine, for the rest."""
-    parser = TrlParser((CodeArguments, GRPOConfig, ModelConfig))
+    parser = TrlParser((CodeArguments, AlgorithmConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     return parse_for_platform(parser, arguments, FULL if full_size else LAPTOP)
 

@@ -29,6 +29,7 @@ from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
+from trl_spiral.checks import reserve_output_dir
 from trl_spiral.platforms import is_set
 from trl_spiral.tasks import TaskReward, get_task, task_dataset
 from trl_spiral.tasks.connections import Connections
@@ -76,6 +77,7 @@ class Puzzles:
 
 
 def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> None:
+    reserve_output_dir(args)
     task, model, tokenizer = get_task(puzzles.task), model_args.model_name_or_path, None
     if not isinstance(task, Connections):
         raise ValueError(

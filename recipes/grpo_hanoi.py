@@ -29,6 +29,7 @@ from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
+from trl_spiral.checks import reserve_output_dir
 from trl_spiral.platforms import is_set
 from trl_spiral.tasks import TaskReward, task_dataset
 from trl_spiral.tasks.hanoi import TOKENS_PER_MOVE, Hanoi, legal_moves, split_of
@@ -78,6 +79,7 @@ class Puzzles:
 
 
 def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> None:
+    reserve_output_dir(args)
     model, tokenizer = model_args.model_name_or_path, None
     tokens_per_move = 2 if model is None else TOKENS_PER_MOVE  # the tiny model's are a move and a comma
     task = Hanoi(puzzles.disks, completion_tokens=args.max_completion_length, tokens_per_move=tokens_per_move)

@@ -30,7 +30,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral import SpiralConfig, SpiralTrainer
 from trl_spiral.callbacks import ExploitabilityCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.checks import check_reference, check_vllm
+from trl_spiral.checks import check_reference, check_vllm, reserve_output_dir
 from trl_spiral.platforms import explicit, is_set
 from trl_spiral.tiny import TinyPlayerRecipe, make_tiny_player
 
@@ -93,6 +93,7 @@ PAPER = dict(
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     # Now, rather than when the tiny player has been made.
+    reserve_output_dir(args)
     check_vllm(args)
     check_reference(args, get_peft_config(model_args))
     tiny = model_args.model_name_or_path is None

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "trl_spiral"
 # Low to high. A module imports from lower layers, and from its own folder; never from beside itself or above.
 LAYERS = [
     {"types", "seeding", "intervals", "files", "text"},
-    {"sandbox", "programs", "exercises", "prompts"},
+    {"sandbox", "programs", "exercises", "prompts", "lock"},
     {"games"},
     {"completions"},
     {"players", "tasks"},
@@ -23,7 +23,7 @@ LAYERS = [
     {"first_batches"},
     {"report"},
     {"engines", "rows", "metrics", "ranks"},
-    {"state", "resume", "_trl"},
+    {"state", "resume", "_trl", "preemption"},
     {"selfplay", "spiral_config"},
     {"checks", "invitations", "contestants", "platforms"},
     {"callbacks", "environment"},

@@ -28,12 +28,19 @@ RUN = dict(
 )
 
 
+def command(*arguments):
+    """Return the command line of `accelerate launch` on two ranks, away from the configuration of the machine."""
+    return [
+        *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"),
+        *map(str, arguments),
+    ]
+
+
 def launch(*arguments):
-    """`accelerate launch` on two ranks, away from whatever configuration the machine has."""
+    """Run a script on two ranks."""
     return subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-        + ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-        + list(map(str, arguments)),
+        command(*arguments),
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "GLOO_SOCKET_IFNAME": "lo"},

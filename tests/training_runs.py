@@ -7,6 +7,7 @@ plays the runs that `runs.json` lists, one after the other, and writes what happ
 the batches as `<name>_<rank>.pkl`.
 """
 
+import hashlib
 import importlib
 import json
 import os
@@ -100,6 +101,12 @@ def transcript(episode):
     ]
 
 
+def digest(model):
+    """Return a checksum of all weights."""
+    values = [value.detach().numpy().tobytes() for _, value in sorted(model.state_dict().items())]
+    return hashlib.blake2b(b"".join(values)).hexdigest()
+
+
 def history(trainer):
     """What a run logged, without what depends on the machine."""
     return [
@@ -177,6 +184,23 @@ def flip(path, bit=0):
     path.write_bytes(bytes(content))
 
 
+class StepLog(TrainerCallback):
+    """Appends a line with the time and the step to a file at each step's begin and end."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def _write(self, event, state):
+        with self.path.open("a") as file:
+            file.write(f"{event} {state.global_step} {time.time()}\n")
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self._write("begin", state)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._write("end", state)
+
+
 class StopAt(TrainerCallback):
     """Ends a run early, as a user would."""
 
@@ -237,11 +261,14 @@ def play(run, folder):
         use_gloo()
     if run.get("plain"):
         return play_plainly(run, folder)
+    callbacks = [KillAt(run["kill_at"])] if run.get("kill_at") else []
+    if "steps" in run:
+        callbacks.append(StepLog(folder / f"{run['steps']}_{os.environ.get('RANK', 0)}"))
     trainer = RecordingTrainer(
         model=run["model"],
         args=config(**run["config"]),
         games=games(run["games"]),
-        callbacks=[KillAt(run["kill_at"])] if run.get("kill_at") else None,
+        callbacks=callbacks,
         peft_config=lora(**run["lora"]) if "lora" in run else None,
     )
     rank = trainer.accelerator.process_index
@@ -256,6 +283,7 @@ def play(run, folder):
         "transcripts": trainer.transcripts,
         "estimator": trainer.rollout.estimator.state_dict(),
         "pool": trainer.pool.state_dict() if trainer.pool else None,
+        "weights": digest(trainer.model),
     }
     (folder / f"{run['name']}_{rank}.json").write_text(json.dumps(result))
     (folder / f"{run['name']}_{rank}.pkl").write_bytes(pickle.dumps(trainer.batches))

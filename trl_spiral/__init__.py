@@ -38,6 +38,7 @@ _EXPORTS = {
     "Player": "players",
     "PolicyPlayer": "players",
     "PositionValues": "advantages",
+    "PreemptionCallback": "preemption",
     "RandomPlayer": "players",
     "RemoteSandbox": "sandbox",
     "Reply": "types",

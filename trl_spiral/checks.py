@@ -12,8 +12,10 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trl_spiral import _trl
 from trl_spiral.engines.vllm_lora import check_lora_config, largest_rank
+from trl_spiral.lock import FolderLock
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.pool import POOL_FOLDER
+from trl_spiral.ranks import lock_together
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.state import MARKER
 
@@ -151,6 +153,20 @@ def check_world_size(args: SpiralConfig) -> None:
             f"The launcher started {launched} processes and the trainer sees {args.world_size}. On a machine without "
             "accelerators, add `--use_cpu` to the training arguments so that the processes form one world."
         )
+
+
+def reserve_output_dir(args: SpiralConfig) -> FolderLock | None:
+    """
+    Check and lock the output folder. Every rank must call it.
+
+    Returns:
+        `FolderLock`, *optional*: The lock on rank 0, which holds while it is referenced.
+
+    Raises:
+        ValueError: If nothing can be written to the folder, or another process holds it.
+    """
+    check_output_dir(args.output_dir)
+    return lock_together(args.output_dir, args.process_index == 0)
 
 
 def check_output_dir(output_dir: str) -> None:

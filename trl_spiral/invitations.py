@@ -59,7 +59,7 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
                     f"{args.vllm_tensor_parallel_size}): each would ask it for itself and be answered differently. Use 1."
                 )
             players[name] = EndpointPlayer(name, _sampling(args))
-            options = dict(args.endpoint_kwargs or {})
+            options: dict[str, Any] = {**(cast(dict[str, Any], args.endpoint_kwargs) or {})}
             shared = {budget: _share(options.get(budget), args.world_size) for budget in BUDGETS}
             engines[name] = EndpointEngine(*endpoint, **options | shared)
         elif "/" in name:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
+from trl_spiral.lock import FolderLock, lock_folder
 from trl_spiral.rollout import WeightsLost
 from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Episode
@@ -63,6 +65,26 @@ def together(play: Callable[[], T], begin_again: Callable[[], None], restore: Ca
         elif wave is not None:
             return wave
     raise RuntimeError(f"The engine lost its weights {MAX_RESTORES + 1} times in one batch. Look at its log.")
+
+
+def lock_together(folder: str | os.PathLike[str], is_main_process: bool) -> FolderLock | None:
+    """
+    Lock a folder on rank 0. Every rank must call it.
+
+    Args:
+        folder (`str` or `os.PathLike`):
+            The folder.
+        is_main_process (`bool`):
+            Whether this is rank 0.
+
+    Returns:
+        `FolderLock`, *optional*: The lock on rank 0, which holds while it is referenced.
+
+    Raises:
+        ValueError: On rank 0, if another process holds the lock.
+        RuntimeError: On the other ranks, in the same case.
+    """
+    return together(lambda: (lock_folder(folder) if is_main_process else None,), lambda: None, None)[0]
 
 
 def check_lock_step(wave: Sequence[Episode], group: int) -> None:

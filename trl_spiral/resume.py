@@ -63,7 +63,7 @@ APPLIED = """
     vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
     vllm_importance_sampling_cap off_policy_mask_threshold use_bias_correction_kl game_weights opening_moves
     max_draw_retries games_in_flight matchmaking pool_every pool_start pool_capacity pool_eviction pool_rating_games
-    pool_repair endpoint_max_requests endpoint_max_tokens gpg_min_useful gpg_max_resamples reinforce_baseline_decay
+    pool_repair endpoint_kwargs gpg_min_useful gpg_max_resamples reinforce_baseline_decay
     temperature_ref_std temperature_min temperature_max"""
 """Settings that hold from the first step of the resumed run."""
 
@@ -81,7 +81,7 @@ HARMLESS = """
     skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint local_rank trust_remote_code
     num_generations_eval ds3_gather_for_generation vllm_enable_sleep_mode vllm_server_base_url vllm_server_host
     vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization log_completions log_multimodal
-    num_completions_to_print log_unique_prompts log_completions_hub_repo endpoint_api_key_env vllm_server_patience
+    num_completions_to_print log_unique_prompts log_completions_hub_repo vllm_server_patience
     live eval_rows eval_sampling"""
 """Settings that change no number of training. They are not compared."""
 

@@ -17,7 +17,9 @@ from trl_spiral.opponents import get_scheme, parse_opponents
 from trl_spiral.opponents.pool import Eviction
 from trl_spiral.opponents.spec import HUMAN, POOL, SELF
 from trl_spiral.players.by_name import check_scripted_name
+from trl_spiral.preemption import follow_launcher
 from trl_spiral.prompts import PROMPT_STYLES
+from trl_spiral.state import check_resume
 from trl_spiral.types import BASE, Sampling
 
 
@@ -347,6 +349,8 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
     def __post_init__(self):
         if isinstance(self.games, str):
             self.games = [self.games]
+        follow_launcher()
+        check_resume(self.resume_from_checkpoint, self.output_dir)
         self._check_self_play()
         self._check_opponents()
         # `GRPOConfig` turns on checkpointing under a name that transformers 5.23 deprecates for another, which older

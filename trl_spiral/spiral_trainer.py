@@ -31,7 +31,6 @@ from trl_spiral.callbacks.live import LiveCallback
 from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together
 from trl_spiral.checks import (
     check_fresh_pool,
-    check_output_dir,
     check_reference,
     check_sharding,
     check_vllm,
@@ -39,6 +38,7 @@ from trl_spiral.checks import (
     colocate_kwargs,
     load_tokenizer,
     lora_config,
+    reserve_output_dir,
 )
 from trl_spiral.engines.snapshots import check_base
 from trl_spiral.games import Game, get_game
@@ -139,7 +139,7 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
             name = model if isinstance(model, str) else model.config._name_or_path
             args = SpiralConfig(f"{name.rstrip('/').split('/')[-1]}-SPIRAL")
         check_world_size(args)
-        check_output_dir(args.output_dir)
+        self._output_lock = reserve_output_dir(args)
         check_sharding(args)
         check_reference(args, lora_config(model, peft_config))
         check_vllm(args, model, peft_config, has_snapshots=_meets_snapshots(args, matchmaker))

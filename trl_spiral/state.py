@@ -179,6 +179,32 @@ def why_incomplete(checkpoint: Path, repair: bool = False) -> str | None:
     return None
 
 
+def check_resume(resume_from_checkpoint: str | bool | None, output_dir: str | os.PathLike[str]) -> None:
+    """
+    Refuse to resume from a checkpoint that does not exist. Reads no file.
+
+    Args:
+        resume_from_checkpoint (`str` or `bool`, *optional*):
+            A checkpoint's folder, or `True` for the newest complete one in `output_dir`.
+        output_dir (`str`):
+            The run's output folder.
+
+    Raises:
+        ValueError: If there is no such folder.
+    """
+    wanted = str(resume_from_checkpoint or False)
+    if wanted.lower() == "true":
+        if not any(Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
+            raise ValueError(
+                f"There is no complete checkpoint in {output_dir}. Start without `resume_from_checkpoint`."
+            )
+    elif wanted.lower() not in ("false", "auto") and not Path(wanted).is_dir():
+        raise ValueError(
+            f"`resume_from_checkpoint` ({wanted!r}) is not a folder. Pass the folder of a checkpoint, or `true` for the "
+            f"newest complete one in {str(output_dir)!r}."
+        )
+
+
 def check_checkpoint(checkpoint: str | os.PathLike[str], repair: bool = False) -> None:
     """
     Check a checkpoint that was named.

@@ -14,10 +14,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl_spiral import _trl
 from trl_spiral.checks import lora_config
 from trl_spiral.files import naming_full_disk
-from trl_spiral.ranks import on_rank_zero
+from trl_spiral.preemption import PreemptionCallback
+from trl_spiral.ranks import lock_together, on_rank_zero
 from trl_spiral.resume import check_settings, digest, settings_of
 from trl_spiral.state import (
     check_checkpoint,
+    check_resume,
     invalidate,
     newest_complete_checkpoint,
     read_marker,
@@ -39,8 +41,8 @@ class AdvantageMixin:
     Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and resumed runs that continue with the same
     numbers on an equal machine.
 
-    A subclass says by `_own_advantages` what they are, and by `_own_state` and `_restore_own_state` what it must remember. What
-    is no state of a rank, it may write in `_save_own_files`.
+    A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write more
+    files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
 
     Attributes:
         resumed (`dict`, *optional*):
@@ -50,6 +52,13 @@ class AdvantageMixin:
     _state_name = "algorithm_state"
     _repairs_pool = False
     resumed: dict[str, Any] | None = None
+
+    def __init__(self, model, reward_funcs, args, *others, **kwargs):
+        # transformers saves in the middle of a step, into a folder that then lists a file of its own.
+        args.enable_jit_checkpoint = False
+        super().__init__(model, reward_funcs, args, *others, **kwargs)
+        self._preemption = PreemptionCallback(self)
+        self.add_callback(self._preemption)
 
     def _own_advantages(self, output: dict[str, Any]) -> tuple[torch.Tensor, list[float]] | None:
         """
@@ -82,28 +91,37 @@ class AdvantageMixin:
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 A checkpoint's folder, or `True` (or `"true"`) for the newest whole one in `args.output_dir`. A log
-                line names each newer one that is skipped, and why.
+                line names each newer one that is skipped, and why. `"auto"` resumes from the newest whole checkpoint if
+                there is one, and starts anew otherwise.
 
         Raises:
             ValueError: If there is no whole checkpoint, the one that is named is not whole, or a setting differs from
                 the checkpoint's that a resume cannot change; see [`~resume`].
+            SystemExit: After a signal, when the checkpoint is saved. See [`PreemptionCallback`].
         """
-        if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() in ("true", "false"):
-            resume_from_checkpoint = resume_from_checkpoint.lower() == "true"
+        self._output_lock = lock_together(self.args.output_dir, self.is_world_process_zero())
+        check_resume(resume_from_checkpoint, self.args.output_dir)
+        wanted = resume_from_checkpoint
+        if isinstance(wanted, str) and wanted.lower() in ("true", "false"):
+            wanted = wanted.lower() == "true"
         self._settings = self._described()
-        self._unrestored = None
-        if resume_from_checkpoint:
-            self.resumed = on_rank_zero(lambda: self._find(resume_from_checkpoint))
-            self._unrestored = resume_from_checkpoint = self.resumed["checkpoint"]
-        else:
+        self.resumed = on_rank_zero(lambda: self._find(wanted)) if wanted else None
+        self._unrestored = self.resumed["checkpoint"] if self.resumed else None
+        if self.resumed is None:
             self._start_anew()
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        try:
+            output = super().train(resume_from_checkpoint=self._unrestored, **kwargs)
+        finally:
+            self._preemption.restore()
+            self._output_lock = None
         return output._replace(training_loss=output.metrics["train_loss"])
 
-    def _find(self, wanted: str | bool) -> dict[str, Any]:
+    def _find(self, wanted: str | bool) -> dict[str, Any] | None:
         """Return the checkpoint to resume from, its step, and the settings that change. Loads nothing."""
-        if wanted is True:
+        if wanted is True or wanted == "auto":
             checkpoint = newest_complete_checkpoint(self.args.output_dir, self._repairs_pool)
+            if checkpoint is None and wanted == "auto":
+                return None
             if checkpoint is None:
                 raise ValueError(
                     f"There is no complete checkpoint in {self.args.output_dir}. Start without "

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from trl import GRPOConfig
 
 from trl_spiral._trl import WithoutSecrets
+from trl_spiral.preemption import follow_launcher
+from trl_spiral.state import check_resume
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ class AlgorithmConfig(WithoutSecrets, GRPOConfig):
     )
 
     def __post_init__(self):
+        follow_launcher()
+        check_resume(self.resume_from_checkpoint, self.output_dir)
         self._resolve()
         super().__post_init__()
         self._check_algorithm()

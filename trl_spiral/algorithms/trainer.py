@@ -16,7 +16,7 @@ from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, le
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
 from trl_spiral.callbacks.collapse import CollapseCallback
-from trl_spiral.checks import check_world_size
+from trl_spiral.checks import check_world_size, reserve_output_dir
 from trl_spiral.completions import RepliesReward
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.resume import digest
@@ -53,6 +53,7 @@ class AlgorithmMixin(AdvantageMixin):
                 "from. Pass a data set that has a length, or set `gpg_min_useful` to 0."
             )
         check_world_size(args)
+        self._output_lock = reserve_output_dir(args)
         algorithm = ALGORITHMS[args.algorithm]
         # What a model card credits.
         self._tag_names = ["trl", args.algorithm]

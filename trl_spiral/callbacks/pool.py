@@ -17,11 +17,12 @@ from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import games_of
 from trl_spiral.callbacks.rating_games import play_rating_games
 from trl_spiral.games import Game
+from trl_spiral.lock import FolderLock
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.plots import draw_win_rates
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
 from trl_spiral.opponents.snapshot_files import Kind
-from trl_spiral.ranks import on_rank_zero
+from trl_spiral.ranks import lock_together, on_rank_zero
 from trl_spiral.text.printable import get_logger
 from trl_spiral.types import BASE, POLICY
 
@@ -66,7 +67,8 @@ class OpponentPoolCallback(TrainerCallback):
             Whether it then goes on without snapshots that are missing or damaged.
 
     Raises:
-        ValueError: If `every` or `start` is out of range, or ratings are to come from no game. When training begins, if the
+        ValueError: If `every` or `start` is out of range, or ratings are to come from no game. If another process uses the
+            folder of the pool, or the output folder that contains it. When training begins, if the
             pool holds snapshots of another run, or lacks some that the checkpoint needs.
     """
 
@@ -87,6 +89,7 @@ class OpponentPoolCallback(TrainerCallback):
             raise ValueError(f"Snapshots need `every` ({every}) of at least 1 and `start` ({start}) of at least 0.")
         self.trainer = trainer
         self.pool = pool
+        self._lock = self._reserve()
         self.rating_games = rating_games
         self.games = games_of(trainer, games) if rating_games else []
         self.every = every
@@ -96,8 +99,15 @@ class OpponentPoolCallback(TrainerCallback):
         self.restores = restores
         self.repair = repair
 
+    def _reserve(self) -> FolderLock | None:
+        """Lock the pool's folder, or the output folder if that contains it, until training ends."""
+        output_dir = self.trainer.args.output_dir
+        inside = Path(output_dir).resolve() in self.pool.folder.resolve().parents
+        return lock_together(output_dir if inside else self.pool.folder, self.trainer.is_world_process_zero())
+
     # ---- events ----
     def on_train_begin(self, args, state, control, **kwargs):
+        self._lock = self._reserve()
         if state.global_step and self.restores:
             change_together(self.pool, lambda: self._go_back(args, state.global_step))
         elif self.restores and self.pool.has_own:
@@ -131,6 +141,7 @@ class OpponentPoolCallback(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         if state.is_world_process_zero and len(self.pool):
             self._settle(args, state.global_step)
+        self._lock = None
 
     def _settle(self, args, step: int) -> None:
         """Write the index and the picture of win rates."""

@@ -205,6 +205,7 @@ class Opponents:
         """Return all that a resumed run needs, but for the pool; of limited engines, this rank's own share."""
         return {
             "ratings": self._ratings.state_dict(),
+            "met": dict(self._met),  # logged until the next batch
             "engines": {
                 name: engine.state_dict() for name, engine in self.engines.items() if isinstance(engine, LimitedEngine)
             },
@@ -212,6 +213,7 @@ class Opponents:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned. The pool is restored by [`OpponentPool.restore`]."""
+        self._met = Counter(state.get("met", {}))
         if "ratings" in state:
             self._ratings.load_state_dict(state["ratings"])
         for name, used in state.get("engines", {}).items():
