@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from models_for_tests import reciting
 from safetensors.torch import load_file
 from test_resume import forked
 from training_runs import KillAt, StopAt, history, lora
@@ -325,6 +326,19 @@ class TestTicTacToeCallback:
         assert len(first["sft"]) == 2 * (2 * 5 + 3), (
             "two rivals: five shares in each of two seats, and three over both"
         )
+
+    @pytest.mark.parametrize(("reply", "longest", "kind"), [("[4]", 1, "truncated"), ("nine", 8, "illegal")])
+    def test_the_table_tells_cut_off_replies_from_illegal_ones(self, reply, longest, kind, make, tokenizer, tmp_path):
+        reciting(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
+        tokenizer.save_pretrained(tmp_path / "player")
+        trainer = make("self-play", tmp_path, model=str(tmp_path / "player"), max_completion_length=longest)
+        callback = TicTacToeCallback(trainer, games=2)
+        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+        _, _, header, _, *rows = callback.table().splitlines()
+        found = {"illegal": "0.0 %", "truncated": "0.0 %", kind: "100.0 %"}
+
+        assert header.endswith("| loss | illegal | cut off |")
+        assert all(row.endswith(f"| 100.0 % | {found['illegal']} | {found['truncated']} |") for row in rows)
 
 
 class TestTranscriptCallback:
