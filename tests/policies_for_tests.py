@@ -40,7 +40,7 @@ def leads(model, token, rows):
     return logits[..., token] - logits[..., others].amax(-1)
 
 
-def teach(model, token, longest=64, learning_rate=0.01):
+def teach(model, token, longest=64, learning_rate=0.03):
     """Train a model until it says one token after anything, itself included, in float32 and in bfloat16."""
     rng = random.Random(token)
 
@@ -51,7 +51,7 @@ def teach(model, token, longest=64, learning_rate=0.01):
         read += [a_prompt(rng) for _ in range(number // 2)]
         return torch.tensor([[*text, *[token] * (longest - len(text))] for text in read])
 
-    exam = rows(128)
+    exam = rows(64)
 
     def reached():
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -33,33 +33,30 @@ def rounding(terms: float, scale: float, dtype: torch.dtype = torch.float32) -> 
     return 10 * math.sqrt(2 * terms) * torch.finfo(dtype).eps / 2 * scale
 
 
-def logprob_rounding(
-    model, temperature: float = 1.0, dtype: torch.dtype = torch.float32, positions: int = 256
-) -> float:
+def logprob_rounding(model, temperature: float = 1.0, positions: int = 256) -> float:
     """
     Return a bound on the difference that rounding makes in the log-probability of a token.
 
     The chain of operations runs through the matrices and the attention of every layer, and the output matrix. The scale
     is the largest possible logit: the last norm gives a vector of known length, and a logit is its product with a row of
-    the output matrix (Cauchy-Schwarz).
+    the output matrix (Cauchy-Schwarz). The log-softmax is in float32 whatever the model computes in: a sum over the
+    vocabulary, whose logarithm has its relative error, and a difference of logits.
 
     Args:
         model (`PreTrainedModel` or `PeftModel`):
             The model, which ends with a norm and an output matrix.
         temperature (`float`, defaults to `1.0`):
             Divisor of the logits.
-        dtype (`torch.dtype`, defaults to `torch.float32`):
-            The precision of the computation.
         positions (`int`, defaults to `256`):
             Most tokens that a token attends to.
     """
-    hidden = model.config.hidden_size
+    hidden, output = model.config.hidden_size, model.get_output_embeddings().weight
     norm = [module for module in model.modules() if "Norm" in type(module).__name__][-1]
-    longest = norm.weight.abs().max() * math.sqrt(hidden)
-    largest = longest * model.get_output_embeddings().weight.norm(dim=-1).max()
-    # Queries, scores, values, outputs and gates sum over the hidden units; what lies inside the MLP is up to four times as wide.
+    largest = norm.weight.abs().max() * math.sqrt(hidden) * output.norm(dim=-1).max()
+    scale = largest.item() / temperature
+    # Queries, scores, values, outputs and gates sum over the hidden units, and the MLP has up to four times as many.
     terms = model.config.num_hidden_layers * (9 * hidden + positions) + hidden
-    return rounding(terms, largest.item() / temperature, dtype)
+    return rounding(terms, scale, model.dtype) + rounding(len(output), 1.0) + rounding(2, scale)
 
 
 def in_double(model):

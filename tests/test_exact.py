@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from precision import in_double
 
 from trl_spiral.evaluation.exact import best_response, grade_distribution, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
@@ -91,7 +92,7 @@ class TestGradeTicTacToe:
 
         from trl_spiral.engines.scoring import reply_logprobs
 
-        model, renderer = AutoModelForCausalLM.from_pretrained(model_dir), PromptRenderer(tokenizer)
+        model, renderer = in_double(AutoModelForCausalLM.from_pretrained(model_dir)), PromptRenderer(tokenizer)
         reports = [
             grade_tictactoe(
                 renderer, lambda p, r, f=floor: reply_logprobs(model, p, r, [1.0, 0.25], floor=f).T.tolist()
@@ -122,9 +123,9 @@ class TestGradeTicTacToe:
         shares = tally(episodes, 0)
         exact = report.outcomes["random", 0]
 
-        # Four standard deviations of a share of 1500 games is at most 0.052.
-        assert shares["win"] == pytest.approx(exact.win, abs=0.052)
-        assert shares["illegal"] == pytest.approx(exact.illegal, abs=0.052)
+        # Five standard deviations of a share of 1500 games are at most 0.065.
+        assert shares["win"] == pytest.approx(exact.win, abs=0.065)
+        assert shares["illegal"] == pytest.approx(exact.illegal, abs=0.065)
 
 
 class TestBestResponse:
