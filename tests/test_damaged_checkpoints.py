@@ -1,6 +1,7 @@
 """A damaged checkpoint is never resumed from: the newest whole one is, with one sentence for each that was skipped."""
 
 import contextlib
+import errno
 import logging
 import shutil
 import subprocess
@@ -169,6 +170,11 @@ class TestFullDisk:
             with pytest.raises(OSError, match=r"The disk is full: .*disk cannot be written \(No space left"):
                 with naming_full_disk(disk):
                     write()
+
+    def test_of_a_quota_is_named_too(self, tmp_path):
+        with pytest.raises(OSError, match=r"The disk is full: .* \(Disk quota exceeded\)\. Free some space\."):
+            with naming_full_disk(tmp_path):
+                raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     def test_is_not_blamed_for_other_errors(self, tmp_path):
         with pytest.raises(RuntimeError, match="out of memory"), naming_full_disk(tmp_path):
