@@ -201,6 +201,17 @@ class StepLog(TrainerCallback):
         self._write("end", state)
 
 
+class HangAt(TrainerCallback):
+    """Begins a step that does not end."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            time.sleep(3600)
+
+
 class StopAt(TrainerCallback):
     """Ends a run early, as a user would."""
 
@@ -264,6 +275,8 @@ def play(run, folder):
     callbacks = [KillAt(run["kill_at"])] if run.get("kill_at") else []
     if "steps" in run:
         callbacks.append(StepLog(folder / f"{run['steps']}_{os.environ.get('RANK', 0)}"))
+    if "hang_at" in run:
+        callbacks.append(HangAt(run["hang_at"]))
     trainer = RecordingTrainer(
         model=run["model"],
         args=config(**run["config"]),
