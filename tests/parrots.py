@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from policies_for_tests import leads
+from teaching import train_until
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_spiral.types import POLICY, Reply, Request, Sampling
@@ -40,15 +42,24 @@ def read(model_dir: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
 
 
-def teach(model: Any, token: int, steps: int = 80) -> None:
-    """Trains what is trainable to say the token after anything: in about a second, to at least 97 %."""
+def teach(model: Any, token: int) -> None:
+    """
+    Train what is trainable until the model says the token after anything.
+
+    Its logit then leads by 8, far above rounding: float32 moves these logits by less than 1e-2. Parrots answer greedily.
+    """
     rng = random.Random(token)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.03)
-    for _ in range(steps):
-        ids = torch.tensor([[rng.choice((token, rng.randrange(3, 700))) for _ in range(48)] for _ in range(8)])
-        (-model(ids).logits.log_softmax(-1)[..., token].mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+
+    def rows(number: int) -> torch.Tensor:
+        return torch.tensor([[rng.choice((token, rng.randrange(3, 700))) for _ in range(48)] for _ in range(number)])
+
+    exam = rows(32)
+    train_until(
+        lambda: leads(model, token, exam).min() > 8.0,
+        lambda: (16.0 - leads(model, token, rows(8))).relu().mean(),
+        [p for p in model.parameters() if p.requires_grad],
+        learning_rate=0.03,
+    )
 
 
 def crowd(policies: Sequence[str], sampled: Sequence[str] = (), number: int = 192) -> list[Request]:
