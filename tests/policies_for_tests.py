@@ -4,7 +4,6 @@ import random
 
 import torch
 from peft import LoraConfig, get_peft_model
-from teaching import train_until
 from transformers import Qwen3ForCausalLM
 
 from trl_spiral.types import BASE, POLICY, Request, Sampling
@@ -25,52 +24,60 @@ OWN_TOKEN = {BASE: 299, POLICY: 300, "step-1": 301, "step-2": 302, "step-3": 303
 """What each policy says."""
 
 
-LEAD = 30.0
-"""
-Least lead of a taught token's logit over any other's.
+_SLOT = {299: 1, 300: 2, 301: 3, 302: 4, 303: 5, 304: 6, 310: 7, 311: 8}
+"""Hidden dimension that stands for a token which a policy can be made to say."""
 
-One of 1,000 others then comes up once in `e**30 / 1000`, or 1e10, tokens. A hundred thousand are drawn here.
-"""
-
-
-def leads(model, token, rows):
-    """Return how far a token's logit is above any other's, after each position of rows of token ids."""
-    logits = model(input_ids=rows).logits.float()
-    others = torch.arange(logits.shape[-1]) != token
-    return logits[..., token] - logits[..., others].amax(-1)
+_CONSTANT, _LOUD, _ADAPTED, _BASE = 30.0, 16.0, 800.0, 100.0
+"""Sizes of the constant in every embedding, of a token's own slot, and of what an adapter and the base model write."""
 
 
-def teach(model, token, longest=64, learning_rate=0.03):
-    """Train a model until it says one token after anything, itself included, in float32 and in bfloat16."""
-    rng = random.Random(token)
+@torch.no_grad()
+def make_sayable(model):
+    """Set the embeddings so that the attention of the last layer can decide which token the model says."""
+    table = model.get_input_embeddings().weight
+    table[:, 0] = _CONSTANT  # much more than the layers add, so that dimension 0 of each norm's result is constant
+    for token, slot in _SLOT.items():
+        table[token, 1:] = 0.0
+        table[token, slot] = _LOUD
 
-    def rows(number):
-        """Half of them random tokens, half prompts as in `asked_of`, and then the token itself."""
-        vocabulary, most = model.config.vocab_size, longest - 24
-        read = [[rng.randrange(vocabulary) for _ in range(rng.randrange(1, most))] for _ in range(number // 2)]
-        read += [a_prompt(rng) for _ in range(number // 2)]
-        return torch.tensor([[*text, *[token] * (longest - len(text))] for text in read])
 
-    exam = rows(64)
+@torch.no_grad()
+def say(model, token, size=_ADAPTED):
+    """
+    Set the last attention so that the model says one token after anything, itself included.
 
-    def reached():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            rounded = leads(model, token, exam).min()
-        return min(rounded, leads(model, token, exam).min()) > LEAD
+    Values read the constant, and the output writes it into the token's slot, whatever attention mixes. Its logit then
+    leads by about 50, so any other token comes up once in 1e18. An adapter writes eight times what the base model does.
+    """
+    layers = [module for name, module in model.named_modules() if name.endswith("layers")]
+    attention = layers[0][-1].self_attn
+    heads = torch.zeros(attention.o_proj.in_features)
+    heads[:: attention.head_dim] = 1.0 / (attention.o_proj.in_features // attention.head_dim)
+    read, slot = torch.zeros(2, model.config.hidden_size)
+    read[0], slot[_SLOT[token]] = 1.0, size
+    write = torch.zeros(attention.v_proj.out_features)
+    write[:: attention.head_dim] = 1.0
+    _map(attention.v_proj, read, write)
+    _map(attention.o_proj, heads, slot)
 
-    def loss():
-        # Of the lead itself: the loss of the probability is flat long before.
-        short = (2 * LEAD - leads(model, token, rows(16))).relu()
-        return short.mean() + short.max()
 
-    train_until(reached, loss, [p for p in model.parameters() if p.requires_grad], learning_rate)
+def _map(layer, read, write):
+    """Let a layer, or its adapter in training, write one vector times what it reads along another."""
+    if not hasattr(layer, "lora_A"):
+        layer.weight[:] = torch.outer(write, read)
+        return
+    (name,) = layer.active_adapters
+    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
+    down[0], up[:, 0] = read, write / layer.scaling[name]
+    if name in layer.lora_magnitude_vector:  # DoRA keeps the length of each row of the whole matrix apart
+        whole = layer.get_base_layer().weight + layer.scaling[name] * up @ down
+        layer.lora_magnitude_vector[name].weight[:] = whole.norm(dim=1)
 
 
 def save_base(model, folder):
-    """Save a base model that says its own token. It is loud, so that an adapter can make it say any other."""
-    with torch.no_grad():
-        model.model.norm.weight *= 160
-    teach(model, OWN_TOKEN[BASE])
+    """Save a base model that says its own token."""
+    make_sayable(model)
+    say(model, OWN_TOKEN[BASE], _BASE)
     model.save_pretrained(folder)
 
 

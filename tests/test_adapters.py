@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from policies_for_tests import LORA, OWN_TOKEN, SNAPSHOT_LORAS, asked_of, lora_model, save_base, teach
+from policies_for_tests import LORA, OWN_TOKEN, SNAPSHOT_LORAS, asked_of, lora_model, save_base, say
 from precision import in_double, logprob_rounding
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -36,10 +36,10 @@ def speakers(model_dir, tmp_path_factory):
     save_base(Qwen3ForCausalLM.from_pretrained(model_dir), folders[BASE])
     for name, changes in SNAPSHOT_LORAS.items():
         model = lora_model(folders[BASE], **changes)
-        teach(model, OWN_TOKEN[name])
+        say(model, OWN_TOKEN[name])
         model.save_pretrained(folders[name])
     model = lora_model(folders[BASE])
-    teach(model, OWN_TOKEN[POLICY])
+    say(model, OWN_TOKEN[POLICY])
     return folders, model.eval()
 
 
@@ -277,9 +277,9 @@ class TestTheModelInTraining:
         folders, _ = speakers
         model = lora_model(folders[BASE]).eval()
         requests = asked_of([POLICY], count=8)
-        teach(model, 310)
+        say(model, 310)
         first = play_all(TransformersEngine(model, ENDLESS, adapters=side_by_side(model, {})), requests)
-        teach(model, 311)
+        say(model, 311)
         second = play_all(TransformersEngine(model, ENDLESS, adapters=side_by_side(model, {})), requests)
 
         assert {token for reply in first for token in reply.completion_ids} == {310}
