@@ -44,8 +44,8 @@ class TranscriptCallback(TrainerCallback):
 
     After training, the finished policy plays the trainer's games against itself and, where a game has a random player,
     against that in each seat. It is asked as in the trainer's evaluation. These games are kept as Markdown in
-    `transcripts/` and as records in `games.jsonl`. With `every`, games of training are kept there too, with the advantages
-    of their turns. `run.json` records how the run was started.
+    `transcripts/` and as records in `games.jsonl`. With `every`, games of training are kept there too, with the
+    advantages of their turns. `run.json` records how the run was started.
 
     Games of training are the first of their batch on the first rank. A batch that is trained on for several steps is known
     until the next resume (in a plain trainer, evaluation): later steps of it keep none. `games.jsonl` takes up to 100 MB; a resumed run
@@ -175,7 +175,8 @@ def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[floa
 
 def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
     """
-    How a run was started: its command, its seed, the settings that differ from their defaults, versions, and the machine.
+    Return how a run was started: its command, its seed, the settings that differ from their defaults, versions, and the
+    machine.
 
     Secrets are left out: settings, options and entries of JSON whose names end in token or api_key or speak of a password,
     and who logs in where, in addresses.
