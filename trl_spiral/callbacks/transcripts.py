@@ -175,8 +175,8 @@ def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[floa
 
 def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
     """
-    Return how a run was started: its command, its seed, the settings that differ from their defaults, versions, and the
-    machine.
+    Return how a run was started: its command, its seed, the settings that differ from their defaults, versions, and
+    the machine.
 
     Secrets are left out: settings, options and entries of JSON whose names end in token or api_key or speak of a password,
     and who logs in where, in addresses.
