@@ -117,8 +117,8 @@ def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
     """
     A model that writes one of the given replies, whatever it reads, each as often as its weight says.
 
-    Each token depends on the one before it alone: layers add nothing, embeddings are unit vectors, and the head is a table
-    of log-probabilities, -1000 for what is in no reply. With one reply, its probability is exactly 1.
+    Each token depends on the one before it alone: layers add nothing, embeddings are unit vectors, and the head is a
+    table of log-probabilities, -1000 for what is in no reply. With one reply, its probability is exactly 1.
     """
     chains = {
         (*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id): weight

@@ -136,7 +136,7 @@ class TestGames:
         play({"\\boxed{9}": 0.7, "You are": 0.28, "\\boxed{[4]}": 0.02})
 
         found = re.match(
-            r"Step 5: (\d+)% of the first \d+ replies hold an illegal move .*, and (\d+)% hold no legal move otherwise: ",
+            r"Step 5: (\d+)% of the first \d+ replies hold an illegal move .*, and (\d+)% hold no legal move otherw",
             the_only(heard),
         )
         assert 0.9 <= (int(found[1]) + int(found[2])) / 100 < 1.01

@@ -33,18 +33,18 @@ _HOTTER = "raise `temperature` ({temperature:g})"
 _VARY = f"start from random positions by `opening_moves`, meet others by `opponents`, or {_HOTTER}"
 _FIRST = "{share:.0%} of the first {replies} replies"
 _SENTENCES = {
-    "truncated": f"{_FIRST} were cut off at `max_completion_length` ({{max_completion_length}}){{others}}: raise it, or "
-    f"{_THINKING}",
-    "no_box": f"{_FIRST} hold no move in a `\\boxed{{{{}}}}`{{others}}: start from a model that follows instructions or was "
-    f"fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or {_THINKING}",
+    "truncated": f"{_FIRST} were cut off at `max_completion_length` ({{max_completion_length}}){{others}}: raise it, "
+    f"or {_THINKING}",
+    "no_box": f"{_FIRST} hold no move in a `\\boxed{{{{}}}}`{{others}}: start from a model that follows instructions "
+    f"or was fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or {_THINKING}",
     "illegal": f"{_FIRST} hold an illegal move in their `\\boxed{{{{}}}}`{{others}}: fine-tune on legal moves first, "
     "constrain replies to them by `constrain_moves`, or start with an easier game",
-    "equal_rewards": "All of the first {rows} rows have the same reward ({highest:g}), so no reply is better than another: "
-    "{remedy}",
+    "equal_rewards": "All of the first {rows} rows have the same reward ({highest:g}), so no reply is better than "
+    "another: {remedy}",
     "no_trained_token": "None of the first {rows} rows has a token to train on, since each token is masked or has an "
     "advantage of 0: {remedy}",
-    "no_gradient": "The gradient norm is 0 in each of the first {steps} steps, although {trained_tokens} tokens have an "
-    f"advantage: {_HOTTER} if all replies are alike, else check that the weights to train are not frozen",
+    "no_gradient": "The gradient norm is 0 in each of the first {steps} steps, although {trained_tokens} tokens "
+    f"have an advantage: {_HOTTER} if all replies are alike, else check that the weights to train are not frozen",
 }
 _REMEDIES_IN_GAMES = {"equal_rewards": _VARY, "no_trained_token": f"{_VARY}, or choose another `advantage_estimator`"}
 _REMEDIES_AT_PROMPTS = {

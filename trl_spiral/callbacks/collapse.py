@@ -18,13 +18,13 @@ logger = get_logger(__name__)
 
 class CollapseCallback(TrainerCallback):
     """
-    Warns of runs that collapse or learn nothing, with the remedy in the same sentence, and logs the number of warnings so
-    far as `collapse/warnings`.
+    Warns of runs that collapse or learn nothing, with the remedy in the same sentence, and logs the number of warnings
+    so far as `collapse/warnings`.
 
     A run learns nothing if 90 % of its first replies hold no legal move, all its first rewards are equal, no token is
     trained on, or the gradient is 0. It is judged once, by its first batches; see [`~first_batches`]. Collapse is read
-    from the metrics that self-play logs; see [`~collapse`]. A healthy run gets no warning, and a resumed run repeats none.
-    DeepSpeed hides gradients, so they are not judged under it.
+    from the metrics that self-play logs; see [`~collapse`]. A healthy run gets no warning, and a resumed run repeats
+    none. DeepSpeed hides gradients, so they are not judged under it.
 
     Args:
         trainer ([`~transformers.Trainer`]):

@@ -38,8 +38,8 @@ class TranscriptCallback(TrainerCallback):
 
     After training, the finished policy plays the trainer's games against itself and, where a game has a random player,
     against that in each seat. It is asked as in the trainer's evaluation. These games are kept as Markdown in
-    `transcripts/` and as records in `games.jsonl`. With `every`, games of training are kept there too, with the advantages
-    of their turns. `run.json` records how the run was started.
+    `transcripts/` and as records in `games.jsonl`. With `every`, games of training are kept there too, with the
+    advantages of their turns. `run.json` records how the run was started.
 
     Games of training are the first of their batch on the first rank. A batch that is trained on for several steps is known
     until the next resume (in a plain trainer, evaluation): later steps of it keep none. `games.jsonl` takes up to 100 MB; a resumed run
