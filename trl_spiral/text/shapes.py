@@ -25,7 +25,7 @@ def parse(text: str, shape: Any) -> Any:
         text (`str`):
             The text.
         shape:
-            `str`, `bool`, `int` (below `LARGEST`), `float` (any number), `Anything`, a set of allowed texts, or `None`.
+            `str`, `int` (below `LARGEST`), `float` (any number), `Anything`, a set of allowed texts, or `None`.
             A tuple of alternatives. A list with the shape of each item. A dictionary of shapes by name: a name that ends
             in `?` may be missing, and the key `str` stands for all names.
 
@@ -103,10 +103,4 @@ def _described(shape: Any) -> str:
         return " or ".join(map(repr, sorted(shape)))
     if isinstance(shape, list | dict):
         return "a list" if isinstance(shape, list) else "an object"
-    return {
-        None: "null",
-        str: "text",
-        int: f"a whole number below {LARGEST}",
-        float: "a number",
-        bool: "true or false",
-    }[shape]
+    return {None: "null", str: "text", int: f"a whole number below {LARGEST}", float: "a number"}[shape]
