@@ -11,6 +11,8 @@ import pytest
 from hub_server import HubServer
 from safetensors.torch import load, load_file
 
+from trl_spiral.lock import LOCK_FILE
+
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,6 +66,7 @@ class TestSpiralTicTacToe:
         saved = load_file(output / "model.safetensors")
         assert all((pushed[name] == saved[name]).all() for name in saved)
         assert any((pushed[name] != start[name]).any() for name in saved)
+        assert (output / LOCK_FILE).exists() and LOCK_FILE not in files
 
     def test_leaves_model_metrics_and_transcripts(self, tmp_path, monkeypatch, capsys):
         from trl import ModelConfig

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_preemption import wait_until
 
 
 ROOT = Path(__file__).parents[1]
@@ -36,11 +38,13 @@ variables = {
 }
 with tempfile.TemporaryDirectory() as spool:
     copy = shutil.copy(script, os.path.join(spool, "slurm_script"))
-    sys.exit(subprocess.run(["bash", copy, *arguments], env={**os.environ, **variables}, cwd=spool).returncode)
+    job = subprocess.Popen(["bash", copy, *arguments], env={**os.environ, **variables}, cwd=spool)
+    open(os.path.join(os.environ["SIGNALS"], "batch"), "w").write(str(job.pid))
+    sys.exit(job.wait())
 """
 
 SRUN = """
-import os, subprocess, sys
+import os, signal, subprocess, sys
 options, line = {}, sys.argv[1:]
 while line[0].startswith("--"):
     name, _, value = line.pop(0)[2:].partition("=")
@@ -49,11 +53,17 @@ while line[0].startswith("--"):
 each = int(options.get("ntasks-per-node", os.environ["SLURM_NTASKS_PER_NODE"]))
 count = int(options.get("ntasks", each * int(os.environ["SLURM_NNODES"])))
 nodes = [subprocess.Popen(line, env={**os.environ, "SLURM_NODEID": str(task // each)}) for task in range(count)]
+# As the real one: this signal goes to all tasks, and others end the step.
+signal.signal(signal.SIGUSR1, lambda number, frame: [node.send_signal(number) for node in nodes])
+open(os.path.join(os.environ["SIGNALS"], "nodes"), "w").write(" ".join(str(node.pid) for node in nodes))
 sys.exit(max(node.wait() for node in nodes))
 """
 
 SCONTROL = """
 import os, sys
+if sys.argv[1] == "requeue":
+    open(os.path.join(os.environ["SIGNALS"], "requeued"), "a").write(sys.argv[2] + " ")
+    sys.exit()
 assert sys.argv[1:3] == ["show", "hostnames"] and sys.argv[3] == os.environ["SLURM_JOB_NODELIST"]
 print("\\n".join(["localhost"] * int(os.environ["SLURM_NNODES"])))
 """
@@ -64,6 +74,14 @@ import json, os, sys
 names = ("SLURM_NODEID", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
 record = {"line": sys.argv[1:], "folder": os.getcwd(), **{name: os.environ[name] for name in names}}
 open(os.path.join(os.environ["RECORDS"], f"{record['SLURM_NODEID']}-{os.getpid()}"), "w").write(json.dumps(record))
+"""
+
+# In place of accelerate: it ends with 1 when its trainer, which takes a signal as ours do, ends with another code.
+LAUNCHER = """
+import os, signal, subprocess, sys, time
+trainer = "import os, signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75)); "
+trainer += "open(os.path.join(os.environ['SIGNALS'], 'up-' + os.environ['SLURM_NODEID']), 'w'); time.sleep(60)"
+sys.exit(1 if subprocess.run([sys.executable, "-c", trainer]).returncode else 0)
 """
 
 STEP = """
@@ -110,6 +128,9 @@ def cluster(tmp_path, monkeypatch):
         command(name, source)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_JOB_ID", "1234567")
+    monkeypatch.setenv("SIGNALS", str(tmp_path / "signals"))
+    (tmp_path / "signals").mkdir()
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
@@ -203,3 +224,109 @@ class TestSlurmScript:
 
         assert done.returncode == 0, done.stderr[-3000:]
         assert {path.name: path.read_text() for path in results.iterdir()} == {"0": "2 2.000", "1": "2 2.000"}
+
+
+TRAIN = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import training_runs
+from trl import TrlParser
+from trl_spiral import SpiralConfig
+
+(args,) = TrlParser((SpiralConfig,)).parse_args_and_config()
+folder = Path(args.output_dir).parent
+config = dict(output_dir=args.output_dir, max_steps=12, save_strategy="no")
+training_runs.play(
+    dict(name="result", model={model!r}, games=["Sum-v0"], config=config, resume=args.resume_from_checkpoint, steps="steps"),
+    folder,
+)
+"""
+
+
+class TestPreemption:
+    """A job that is told to stop is requeued, and resumes by itself."""
+
+    @pytest.fixture
+    def submit(self, cluster, tmp_path):
+        """Submit a job, send signals to its parts when they are up, and return its exit code and who was requeued."""
+        signals = tmp_path / "signals"
+
+        def submit(send, up, *line):
+            job = subprocess.Popen(["sbatch", *line], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+            if send:
+                wait_until(lambda: all(path.exists() for path in up))
+                for part, number in send:
+                    for pid in (signals / part).read_text().split():
+                        os.kill(int(pid), number)
+            errors = job.communicate(timeout=300)[1]
+            requeued = signals / "requeued"
+            return job.returncode, requeued.read_text().split() if requeued.exists() else [], errors
+
+        return submit
+
+    @pytest.mark.parametrize(
+        ("send", "code", "requeued"),
+        [
+            ([("batch", signal.SIGUSR1)], 75, ["1234567"]),  # before the time limit
+            ([("nodes", signal.SIGTERM)], 75, ["1234567"]),  # preempted, with some time
+            ([("batch", signal.SIGTERM), ("nodes", signal.SIGTERM)], 75, []),  # scancel
+        ],
+        ids=["time limit", "preempted", "cancelled"],
+    )
+    @pytest.mark.parametrize("nodes", [1, 2])
+    def test_a_job_that_is_stopped_is_requeued_unless_it_is_cancelled(
+        self, nodes, send, code, requeued, submit, cluster, tmp_path
+    ):
+        cluster.command("accelerate", LAUNCHER)
+        up = [tmp_path / "signals" / f"up-{node}" for node in range(nodes)]
+        result = submit(send, up, f"--nodes={nodes}", "recipes/spiral.slurm", "recipes/spiral_ttt.py")
+
+        assert result == (code, requeued, "")
+
+    def test_a_job_that_fails_or_ends_is_not_requeued(self, submit, cluster):
+        for code in (3, 0):
+            cluster.command("accelerate", f"import sys\nsys.exit({code})")
+
+            assert submit((), (), "recipes/spiral.slurm", "recipes/spiral_ttt.py")[:2] == (code, [])
+
+    def test_a_requeued_job_resumes(self, recorded, monkeypatch):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        (node,) = recorded("recipes/spiral.slurm", "recipes/spiral_ttt.py", "--run_name", "two words")
+
+        assert node["line"][15:] == [
+            *("recipes/spiral_ttt.py", "--run_name", "two words", "--resume_from_checkpoint", "auto")
+        ]
+
+    @pytest.mark.slow
+    def test_a_requeued_run_equals_one_that_was_never_stopped(
+        self, submit, cluster, model_dir, tmp_path, monkeypatch
+    ):
+        cluster.command("accelerate", "from accelerate.commands.accelerate_cli import main\nmain()")
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN.format(tests=str(Path(__file__).parent), model=model_dir))
+        monkeypatch.setenv("FAKE_JOB_ID", str(free_job_id()))
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+        def run(folder, send):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            line = ("--gpus-per-node=2", "recipes/spiral.slurm", str(script), "--output_dir", f"{tmp_path}/{folder}/out")
+            up = [tmp_path / folder / f"steps_{rank}" for rank in range(2)]
+            code, requeued, errors = submit(send, up, *line, "--use_cpu", "--bf16", "False")
+            return code, requeued and requeued[-1] == os.environ["FAKE_JOB_ID"], errors
+
+        whole = run("whole", ())
+        stopped = run("stopped", [("batch", signal.SIGUSR1)])
+        saved = [path.name for path in (tmp_path / "stopped" / "out").glob("checkpoint-*")]
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        resumed = run("stopped", ())
+
+        assert whole[0] == 0, whole[2][-3000:]
+        assert stopped[:2] == (75, True), stopped[2][-3000:]
+        assert len(saved) == 1 and saved != ["checkpoint-12"]
+        assert resumed[0] == 0, resumed[2][-3000:]
+        results = [json.loads((tmp_path / each / "result_0.json").read_text()) for each in ("whole", "stopped")]
+        assert results[0]["history"] == results[1]["history"]
+        assert results[0]["weights"] == results[1]["weights"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 from weakref import WeakValueDictionary, finalize
@@ -22,7 +23,17 @@ class FolderLock:
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
-        finalize(self, file.close)
+        finalize(self, _release, file)
+
+
+def _release(file: TextIO) -> None:
+    if not file.closed:
+        # Closing alone is not enough while a forked child still has its copy.
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_UN)
+        file.close()
 
 
 _held: WeakValueDictionary[Path, FolderLock] = WeakValueDictionary()
@@ -67,7 +78,7 @@ def lock_folder(folder: str | os.PathLike[str]) -> FolderLock:
 
 
 def _let_go() -> None:
-    """Close a forked child's copies of the locked files. A copy would keep the lock after its owner ends."""
+    """Close a forked child's copies of the locked files. A copy would keep the lock if its owner is killed."""
     for lock in list(_held.values()):
         lock.file.close()
     _held.clear()

@@ -53,7 +53,8 @@ class PreemptionCallback(TrainerCallback):
         follow_launcher()
         self.trainer = trainer
         self._previous: dict[int, Any] = {}  # handlers that are replaced during training
-        self._received = 0  # a signal's number
+        self._received = 0  # a signal's number, which the handler alone sets
+        self._agreed = 0  # the same on all ranks
         self._saved: Path | None = None
 
     # ---- signals ----
@@ -86,10 +87,11 @@ class PreemptionCallback(TrainerCallback):
 
     def _is_requested(self) -> bool:
         """Return whether any rank has received a signal. Every rank must call it."""
+        self._agreed = self._received
         if self.trainer.accelerator.num_processes > 1:
-            received = torch.tensor([self._received], device=self.trainer.accelerator.device)
-            self._received = int(self.trainer.accelerator.gather(received).max())
-        return self._received > 0
+            received = torch.tensor([self._agreed], device=self.trainer.accelerator.device)
+            self._agreed = int(self.trainer.accelerator.gather(received).max())
+        return self._agreed > 0
 
     # ---- events ----
     def on_train_begin(self, args, state, control, **kwargs):
@@ -116,13 +118,13 @@ class PreemptionCallback(TrainerCallback):
         if state.is_world_process_zero:
             logger.warning(
                 "%s: the run stopped after step %d. Resume it with `--resume_from_checkpoint %s`.",
-                signal.Signals(self._received).name,
+                signal.Signals(self._agreed).name,
                 state.global_step,
                 self._saved,
             )
         # The launcher ends all ranks when the first of them exits.
         self.trainer.accelerator.wait_for_everyone()
-        raise SystemExit(INTERRUPTED if self._received == signal.SIGINT else REQUEUE)
+        raise SystemExit(INTERRUPTED if self._agreed == signal.SIGINT else REQUEUE)
 
     def on_train_end(self, args, state, control, **kwargs):
         self.restore()
