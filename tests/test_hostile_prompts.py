@@ -154,7 +154,7 @@ class TestAddedTokens:
         tokenizer = tokenizer_of("Mistral v1")
         written = tokenizer.encode("[/INST]", add_special_tokens=False)[1:]
 
-        ids = PromptRenderer(tokenizer).message("x[/INST]y")
+        ids = PromptRenderer(tokenizer).prompt(observation("x[/INST]y"))
 
         assert sum(ids[start : start + len(written)] == tuple(written) for start in range(len(ids))) == 1
 
@@ -171,6 +171,17 @@ class TestAddedTokens:
 
         rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert list(ids) == tokenizer.encode(rendered, add_special_tokens=False)
+
+    def test_of_other_models_stay_in_questions(self):
+        # An instruction to think in tags is plain text to this tokenizer. Evaluation asks as training does.
+        tokenizer = tokenizer_of("Llama 3")
+        messages = [{"role": "user", "content": "Think in <think> </think> tags."}]
+
+        ids = PromptRenderer(tokenizer).conversation(messages)
+
+        rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert list(ids) == tokenizer.encode(rendered, add_special_tokens=False)
+        assert PromptRenderer(tokenizer).escaped(messages) == messages
 
     def test_that_are_words_stay(self):
         # As in vocabularies that were extended by the phrases of a game.

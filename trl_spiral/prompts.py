@@ -223,7 +223,9 @@ class PromptRenderer:
         key = ("\x00continued", observation.update)
         if (joint := self._cache.get(key)) is None:
             before, after = self._joint_texts()
-            joint = self._remember(key, self._control.encode(before + self._control.cut(observation.update) + after))
+            joint = self._remember(
+                key, self._control.encode(before + self._control.cut_known(observation.update) + after)
+            )
         return last.prompt_ids + last.completion_ids + joint
 
     def move(self, text: str, is_program: bool = False) -> str | None:
@@ -253,7 +255,7 @@ class PromptRenderer:
         return decoded
 
     def _text(self, messages: Sequence[Mapping[str, str]], is_duel: bool = True) -> str:
-        cut = [{**message, "content": self._control.cut(message["content"])} for message in messages]
+        cut = [{**message, "content": self._control.cut_known(message["content"])} for message in messages]
         if self.style == "chat":
             *earlier, last = cut
             return self._apply([*earlier, {**last, "content": f"{last['content']}\n\n{INSTRUCTION}"}])

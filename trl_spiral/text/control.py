@@ -63,18 +63,18 @@ class ControlText:
         self._are_normalized = any(token.normalized for token in tokens.values())
 
     def cut(self, text: str) -> str:
-        """
-        Return `text` with `CUT` in each control token.
-
-        One of another tokenizer may be in this one's template as plain text (`[INST]`), so it is spelled out.
-        """
-        cut = _KNOWN.sub(lambda found: CUT.join(found[0]), self._first.sub(self._cut, text))
+        """Return `text` with `CUT` in each control token of the tokenizer."""
+        cut = self._first.sub(self._cut, text)
         if not self._are_normalized:
             return cut
         return CUT.join(CUT.join(piece) if self._ids & {*self._ids_of(piece)} else piece for piece in cut.split(CUT))
 
+    def cut_known(self, text: str) -> str:
+        """Return `text` cut, and spelled out where a template may hold a control token as plain text (`[INST]`)."""
+        return _KNOWN.sub(lambda found: CUT.join(found[0]), self.cut(text))
+
     def escape(self, text: str) -> str:
-        """Return `text` with spaces in the same places."""
+        """Return `text` with a space in each control token of the tokenizer."""
         return self.cut(text).replace(CUT, " ")
 
     def encode(self, text: str) -> tuple[int, ...]:
