@@ -141,7 +141,7 @@ class RetryingTransport(Transport):
 
     An endpoint is gone when a request has failed on its last try, or more requests in a row than a request has retries
     have timed out, and nothing was answered meanwhile. Until it answers again, requests are tried once. Where even that
-    takes long (a timeout, or more than 10 s), they are lost at once, and one at a time is tried in the background.
+    takes long (10 s or a quarter of the timeout), they are lost at once, and one at a time is tried in the background.
 
     A refusal, which waiting does not help (a wrong key, an unknown model), is answered with `BadAnswer` while nothing has
     ever been answered, and later with `ServerLost`. Every try takes its share of `budget`, unless the endpoint could not
@@ -233,7 +233,7 @@ class RetryingTransport(Transport):
             answer = await self._ask(call)
         except _Failure as failure:
             self.failures[failure.kind] += 1
-            self._slow = failure.kind == "timed_out" or time.monotonic() - began > _SLOW
+            self._slow = time.monotonic() - began >= min(_SLOW, self._timeout / 4)
             raise
         self.answered += 1
         self._gone, self._timeouts = False, 0

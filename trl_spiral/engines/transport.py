@@ -25,7 +25,7 @@ from trl_spiral.text.printable import reported
 for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-_CONNECTING = 10.0  # seconds for TCP, and again for TLS, within the deadline of a try
+_CONNECTING = 10.0  # seconds for TCP, and again for TLS
 _LONGEST_MESSAGE = 500  # characters of a server's error page
 
 
@@ -199,6 +199,7 @@ class Transport(ABC):
         if self._closed:
             raise RuntimeError(f"The engine of {self.base_url} is closed. Make a new one.")
         if self._loop is None:
+            _tls()  # not within the deadline of a request
             self._loop = asyncio.new_event_loop()
             # A daemon, so that a server that does not answer cannot hold up a program that ends by an error.
             self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self.base_url, daemon=True)
@@ -219,6 +220,7 @@ class Transport(ABC):
         for client, _ in self._idle:
             await client.aclose()
         await asyncio.get_running_loop().shutdown_asyncgens()
+        await asyncio.sleep(0)  # in which sockets are closed
 
     def _start(self, call: Call) -> None:
         call.task = asyncio.create_task(self._run(call))
@@ -283,7 +285,8 @@ class Transport(ABC):
         call.sent = True
 
     def _client(self) -> httpx2.AsyncClient:
-        timeout = httpx2.Timeout(None, connect=_CONNECTING)
+        # Half of the time for each of TCP and TLS: httpcore2 2.16 leaves a socket open when the deadline ends a handshake.
+        timeout = httpx2.Timeout(None, connect=min(_CONNECTING, self._timeout / 2))
         return httpx2.AsyncClient(
             headers=self._headers, verify=_tls(), timeout=timeout, limits=httpx2.Limits(max_connections=1)
         )
