@@ -299,9 +299,7 @@ class TestPreemption:
         ]
 
     @pytest.mark.slow
-    def test_a_requeued_run_equals_one_that_was_never_stopped(
-        self, submit, cluster, model_dir, tmp_path, monkeypatch
-    ):
+    def test_a_requeued_run_equals_one_that_was_never_stopped(self, submit, cluster, model_dir, tmp_path, monkeypatch):
         cluster.command("accelerate", "from accelerate.commands.accelerate_cli import main\nmain()")
         script = tmp_path / "train.py"
         script.write_text(TRAIN.format(tests=str(Path(__file__).parent), model=model_dir))
@@ -312,7 +310,13 @@ class TestPreemption:
 
         def run(folder, send):
             (tmp_path / folder).mkdir(exist_ok=True)
-            line = ("--gpus-per-node=2", "recipes/spiral.slurm", str(script), "--output_dir", f"{tmp_path}/{folder}/out")
+            line = (
+                "--gpus-per-node=2",
+                "recipes/spiral.slurm",
+                str(script),
+                "--output_dir",
+                f"{tmp_path}/{folder}/out",
+            )
             up = [tmp_path / folder / f"steps_{rank}" for rank in range(2)]
             code, requeued, errors = submit(send, up, *line, "--use_cpu", "--bf16", "False")
             return code, requeued and requeued[-1] == os.environ["FAKE_JOB_ID"], errors
