@@ -9,8 +9,10 @@ A chat endpoint on raw sockets, which answers well for a while and then fails in
 import gzip
 import json
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Self
 
 
@@ -23,10 +25,10 @@ def head(*headers: str, status: str = "200 OK") -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status}", "Content-Type: application/json", *headers, "", ""]).encode()
 
 
-def answer(text: str | None, reason: str = "stop") -> bytes:
+def answer(text: str | None, reason: str = "stop", *headers: str) -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
     content = json.dumps({"choices": [choice]}).encode()
-    return head(f"Content-Length: {len(content)}") + content
+    return head(f"Content-Length: {len(content)}", *headers) + content
 
 
 def repeated(piece: bytes, first: bytes = b"") -> Callable[[], Iterator[bytes]]:
@@ -66,8 +68,8 @@ FAILS = {
 }
 REFUSES = {"a redirect to itself": once(head("Location: /chat/completions", "Content-Length: 0", status="302 Found"))}
 ANSWERS = {
-    "content filter": once(answer("", "content_filter")),
-    "content filter without a text": once(answer(None, "content_filter")),
+    "content filter": once(answer("", "content_filter", "Connection: close")),
+    "content filter without a text": once(answer(None, "content_filter", "Connection: close")),
 }
 FAULTS = {**HANGS, **FAILS, **REFUSES, **ANSWERS}
 
@@ -81,6 +83,8 @@ class FaultyEndpoint(socketserver.ThreadingTCPServer):
             How many requests are answered well before.
         text (`Callable[[dict], str]`):
             What a good answer says to a request.
+        certificate (`Path`, *optional*):
+            File with a certificate and its key, for an endpoint that speaks TLS.
 
     Attributes:
         seen (`int`):
@@ -97,8 +101,13 @@ class FaultyEndpoint(socketserver.ThreadingTCPServer):
         fault: Callable[[], Iterator[bytes]] | None,
         good: int = 0,
         text: Callable[[dict[str, Any]], str] = lambda body: "\\boxed{[4]}",
+        certificate: Path | None = None,
     ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         self.fault, self.good, self.text = fault, good, text
         self.seen = 0
         self.lock = threading.Lock()
