@@ -233,7 +233,7 @@ class RetryingTransport(Transport):
             answer = await self._ask(call)
         except _Failure as failure:
             self.failures[failure.kind] += 1
-            self._slow = time.monotonic() - began >= min(_SLOW, self._timeout / 4)
+            self._slow = time.monotonic() - began >= min(_SLOW, self.timeout / 4)
             raise
         self.answered += 1
         self._gone, self._timeouts = False, 0

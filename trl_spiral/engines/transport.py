@@ -112,7 +112,7 @@ class Transport(ABC):
         self._headers = httpx2.Headers({"Accept-Encoding": "identity", "Content-Type": "application/json"})
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
-        self._timeout = timeout
+        self.timeout = timeout
         self._max_bytes = max_bytes
         self._calls: dict[int, Call] = {}
         self._done: queue.SimpleQueue[tuple[Call, Any]] = queue.SimpleQueue()
@@ -254,7 +254,7 @@ class Transport(ABC):
             method, headers, content = "POST", {"Content-Length": str(len(call.body))}, self._content(call, call.body)
         try:
             async with (
-                asyncio.timeout(self._timeout),
+                asyncio.timeout(self.timeout),
                 client.stream(method, self.base_url + call.path, content=content, headers=headers) as response,
             ):
                 if connection is not (connection := response.extensions["network_stream"]):
@@ -266,7 +266,7 @@ class Transport(ABC):
                         raise BadAnswer(f"{self.base_url} answered with more than {self._max_bytes} bytes.")
             kept = response.status_code == 200
         except TimeoutError:
-            raise TimeoutError(f"no complete answer within {self._timeout:g} s") from None
+            raise TimeoutError(f"no complete answer within {self.timeout:g} s") from None
         finally:
             # After an error, what is left of this response could reach another request.
             if kept:
@@ -286,7 +286,7 @@ class Transport(ABC):
 
     def _client(self) -> httpx2.AsyncClient:
         # Half of the time for each of TCP and TLS: httpcore2 2.16 leaves a socket open when the deadline ends a handshake.
-        timeout = httpx2.Timeout(None, connect=min(_CONNECTING, self._timeout / 2))
+        timeout = httpx2.Timeout(None, connect=min(_CONNECTING, self.timeout / 2))
         return httpx2.AsyncClient(
             headers=self._headers, verify=_tls(), timeout=timeout, limits=httpx2.Limits(max_connections=1)
         )
