@@ -23,7 +23,6 @@ import trl_spiral
 from trl_spiral.completions import RepliesReward
 from trl_spiral.evaluation.code_sets import CodeProblem
 from trl_spiral.evaluation.grading import boxed_answer
-from trl_spiral.evaluation.transcripts import _fenced
 from trl_spiral.games import game_names, get_game
 from trl_spiral.games.catalogue.talk import say
 from trl_spiral.games.code_game import can_be_guessed
@@ -32,6 +31,7 @@ from trl_spiral.games.textarena import TextArenaGame
 from trl_spiral.programs import extract_program, is_blank
 from trl_spiral.prompts import extract_code_move, extract_move
 from trl_spiral.tasks import get_task
+from trl_spiral.text.printable import fenced
 
 
 PACKAGE = Path(trl_spiral.__file__).parent
@@ -268,7 +268,7 @@ READERS = {
     "a partition": lambda text: get_task("connections").score(WORDS, text),
     "an output": can_be_guessed,
     "a completion": lambda text: RepliesReward().replies([text], prompts=["<think>"]),
-    "a transcript": _fenced,
+    "a transcript": fenced,
     "talk": say,
     "an offer": read_offer,
 } | {f"a move of {name}": get_game(name).canonical for name in game_names()}

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 from completions_server import CompletionsServer
-from markdown_it import MarkdownIt
 from rich.console import Console
 from scores_for_tests import make_rows
 from training_runs import RecordingTrainer, config
@@ -255,7 +254,8 @@ class TestServers:
 
 def tokens_of(text):
     """What Markdown reads in a text, by kind."""
-    found = MarkdownIt("commonmark").enable("table").parse(text)
+    markdown_it = pytest.importorskip("markdown_it")  # comes with rich; the environment of vLLM has none
+    found = markdown_it.MarkdownIt("commonmark").enable("table").parse(text)
     return [token for block in found for token in (block, *(block.children or ()))]
 
 
