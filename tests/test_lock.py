@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from test_adaptive_temperature import make

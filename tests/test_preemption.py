@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -182,7 +181,7 @@ class TestStoppedOverAndOver:
         assert stopped["history"] == whole["history"]
         assert stopped["weights"] == whole["weights"]
         assert {**stopped["pool"], "run": None} == {**whole["pool"], "run": None}
-        print(f"{start.ranks} rank(s): {len(lost)} stops, steps lost {lost}, steps finished after {more}")  # noqa: T201
+        print(f"{start.ranks} rank(s), {len(lost)} stops: steps lost {lost}, taken since {more}")  # noqa: T201
 
 
 class SignalAt(TrainerCallback):

@@ -435,7 +435,7 @@ class TestMissingCheckpoints:
         }[wanted]
 
         with pytest.raises(ValueError) as error:
-            module.parse(["--output_dir", str(out), "--resume_from_checkpoint", wanted, "--use_cpu", "--bf16", "False"])
+            module.parse(["--output_dir", str(out), "--resume_from_checkpoint", wanted, "--use_cpu"])
         assert str(error.value) == sentence
 
     @pytest.mark.parametrize("trainer", ["spiral", "algorithm"])

@@ -159,8 +159,8 @@ def check_resume(resume_from_checkpoint: str | bool | None, output_dir: str | os
             )
     elif wanted.lower() not in ("false", "auto") and not Path(wanted).is_dir():
         raise ValueError(
-            f"`resume_from_checkpoint` ({wanted!r}) is not a folder. Pass the folder of a checkpoint, or `true` for the "
-            f"newest complete one in {str(output_dir)!r}."
+            f"`resume_from_checkpoint` ({wanted!r}) is not a folder. Pass the folder of a checkpoint, or `true` for "
+            f"the newest complete one in {str(output_dir)!r}."
         )
 
 

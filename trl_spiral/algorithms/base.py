@@ -34,8 +34,8 @@ class AdvantageMixin:
     """
     Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and a resumed run that goes on exactly where it was.
 
-    A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write more
-    files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
+    A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write
+    more files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
     """
 
     _state_name = "algorithm_state"
