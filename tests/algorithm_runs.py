@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
+from precision import in_double
 from transformers import TrainerCallback
 
 from trl_spiral import AlgorithmConfig, AlgorithmTrainer
@@ -100,8 +101,8 @@ def config(output_dir, world_size=1, **changes):
 
 
 def make(model, output_dir, world_size=1, rewards=REWARDS, callbacks=None, **changes):
-    """A trainer on the fixed batches."""
-    return AlgorithmTrainer(
+    """Return a trainer on the fixed batches, in float64, so that gradients differ by the rounding of advantages alone."""
+    trainer = AlgorithmTrainer(
         model=model,
         reward_funcs=points,
         args=config(output_dir, world_size, **changes),
@@ -109,6 +110,9 @@ def make(model, output_dir, world_size=1, rewards=REWARDS, callbacks=None, **cha
         rollout_func=Replies(rewards),
         callbacks=callbacks,
     )
+    for network in filter(None, (trainer.model, trainer.ref_model)):
+        in_double(network)
+    return trainer
 
 
 def gradients(model, output_dir, world_size=1, **changes):

@@ -1,8 +1,8 @@
 """
 A tokenizer and a tiny model, made on the spot: no network, a few thousand parameters, the same on every machine.
 
-The model has had a few seconds of imitation, so that it mostly writes legal moves: games of one turn would leave most of
-what these tests are about untouched.
+The model learns by imitation until it mostly writes legal moves: games of one turn would leave most of what these tests
+are about untouched.
 """
 
 import os
@@ -16,6 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import importlib.util
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,13 @@ if HAS_VLLM:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Tests marked `vllm` are skipped where there is none, unless the environment was made for them."""
+    """
+    Seed torch, so that no test depends on those before it, and skip tests marked `vllm` where there is none.
+
+    Such a test fails where the environment was made for it.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
     if item.get_closest_marker("vllm") and not HAS_VLLM:
         if os.environ.get("TRL_SPIRAL_REQUIRE_VLLM") == "1":
             pytest.fail(f"`TRL_SPIRAL_REQUIRE_VLLM` is 1, and this test {NEEDS_VLLM}.", pytrace=False)
@@ -112,54 +119,41 @@ def make_tokenizer(texts, chat_template=CHAT_TEMPLATE):
 
 
 def make_model(tokenizer, seed=0, head_dim=8):
-    """Two layers of Qwen3."""
+    """Two layers of Qwen3, with the same weights on every machine: drawn in float64, where all processors agree."""
     import torch
+    from teaching import on_grid
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=head_dim,
+        intermediate_size=32,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        initializer_range=0.1,  # At the usual 0.02, so narrow a model gives every token nearly the same odds.
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(
-            Qwen3Config(
-                vocab_size=len(tokenizer),
-                hidden_size=16,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                num_key_value_heads=1,
-                head_dim=head_dim,
-                intermediate_size=32,
-                max_position_embeddings=8192,
-                tie_word_embeddings=True,
-                initializer_range=0.1,  # At the usual 0.02, so narrow a model gives every token nearly the same odds.
-                eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=tokenizer.pad_token_id,
-                bos_token_id=None,
-            )
-        )
+        return on_grid(Qwen3ForCausalLM._from_config(config, dtype=torch.float64))
 
 
-def imitate(model, tokenizer, seen, steps, batch=32, learning_rate=0.02):
-    """A few steps of supervised learning on random legal replies."""
-    import torch
+def imitate(model, tokenizer, seen):
+    """Return the model after supervised learning on random legal replies, until it knows their form."""
+    from teaching import learn_replies
 
     from trl_spiral.prompts import PromptRenderer
 
     renderer = PromptRenderer(tokenizer)
     pairs = [(renderer.prompt(o), renderer.reply(f"\\boxed{{{move}}}")) for o, move in seen]
-    rng = random.Random(0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    model.train()
-    for _ in range(steps):
-        chosen = rng.sample(pairs, batch)
-        width = max(len(p) + len(r) for p, r in chosen)
-        pad = tokenizer.pad_token_id
-        ids = torch.tensor([[*p, *r] + [pad] * (width - len(p) - len(r)) for p, r in chosen])
-        labels = torch.tensor([[-100] * len(p) + [*r] + [-100] * (width - len(p) - len(r)) for p, r in chosen])
-        loss = model(input_ids=ids, attention_mask=(ids != pad).long(), labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.eval()
-    return loss.item()
+    # Nats a token. It begins at 6.7, and below 0.5 little is left but the choice among legal moves.
+    return learn_replies(model, pairs, tokenizer.pad_token_id, random.Random(0), enough=0.48)
 
 
 @pytest.fixture(scope="session")
@@ -182,8 +176,7 @@ def model_dir(tokenizer, seen, tmp_path_factory) -> str:
 
     torch.set_num_threads(1)
     folder: Path = tmp_path_factory.mktemp("model")
-    model = make_model(tokenizer)
-    imitate(model, tokenizer, seen, steps=80)
+    model = imitate(make_model(tokenizer), tokenizer, seen)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
@@ -196,8 +189,7 @@ def vllm_model_dir(tokenizer, seen, tmp_path_factory) -> str:
 
     torch.set_num_threads(1)
     folder: Path = tmp_path_factory.mktemp("vllm-model")
-    model = make_model(tokenizer, head_dim=32)
-    imitate(model, tokenizer, seen, steps=80)
+    model = imitate(make_model(tokenizer, head_dim=32), tokenizer, seen)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

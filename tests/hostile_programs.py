@@ -283,6 +283,37 @@ HOSTILE = {
         "attempt(os.readlink, '/proc/self/exe')",
         "attempt(os.chroot, '/')",
     ),
+    "third-party packages listed": denied(
+        "library = os.path.dirname(os.__file__)",
+        "for folder in (library, f'{library}/..', '/usr/lib/python3', '/usr/local/lib'):",
+        "    for below in ('', '/site-packages', '/dist-packages'):",
+        "        attempt(os.listdir, folder + below)",
+        "        attempt(os.scandir, folder + below)",
+        "        attempt(os.open, folder + below, os.O_RDONLY)",
+        "print('BREACH' if next(os.walk(library), None) else 'denied')",
+    ),
+    "where it is installed": Hostile(
+        TRY
+        + """
+import ctypes, gc, types
+count, arguments = ctypes.c_int(), ctypes.POINTER(ctypes.c_wchar_p)()
+ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(arguments))
+waiting, seen, texts = [sys.modules, sys._getframe(), arguments[: count.value]], {}, set()
+while waiting:
+    each = waiting.pop()
+    if isinstance(each, str):
+        texts.add(each)
+    elif id(each) not in seen:
+        seen[id(each)] = each
+        waiting += gc.get_referents(each)
+        if isinstance(each, types.CodeType):
+            waiting += [each.co_filename, each.co_consts]
+folders = {text[:at] for text in texts if "/" in text for at, letter in enumerate(text) if letter == "/"} | texts
+found = [folder for folder in folders if os.path.isfile(f"{folder[:1000]}/trl_spiral/sandbox/zygote.py")]
+print(len(texts), "BREACH" if found or len(texts) < 1000 else "nothing", found)
+""",
+        (FINISHED,),
+    ),
     "what /proc knows": denied(
         "for who in ('self', 'thread-self', str(os.getppid()), '1'):",
         "    for what in ('environ', 'maps', 'mem', 'cmdline', 'status', 'fd', 'root', 'cwd'):",

@@ -10,14 +10,16 @@ import json
 import sys
 from pathlib import Path
 
+from precision import in_double
 from training_runs import plain_trainer
 
 from trl_spiral.callbacks import MatchCallback
 
 
 def matches(model, folder):
-    """The callback after its first evaluation: greedily, so that what is decoded side by side makes no difference."""
+    """Return a trainer and its callback after the first evaluation, in float64: batches change no token."""
     trainer, _ = plain_trainer(model, folder, ["TicTacToe-v0"])
+    in_double(trainer.model)
     callback = MatchCallback(
         trainer, ["TicTacToe-v0", "Nim-v0"], rivals=["random", "minimax"], pairs=5, temperature=0.0
     )

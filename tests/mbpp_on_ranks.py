@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coders_for_tests import MBPP
 from datasets import Dataset
+from precision import in_double
 from trl import SFTConfig, SFTTrainer
 
 from trl_spiral.callbacks import MBPPCallback
@@ -30,6 +31,7 @@ def main(model, folder):
         disable_tqdm=True,
     )
     trainer = SFTTrainer(model, args, train_dataset=Dataset.from_list(rows))
+    in_double(trainer.model)  # ranks ask in other batches than one process, which must change no token
     callback = MBPPCallback(trainer, MBPP, samples=3, temperature=1.0, max_new_tokens=48)
     trainer.add_callback(callback)
     trainer.train()

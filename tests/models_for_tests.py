@@ -6,10 +6,12 @@ A line of a prompt is a token and so is a whole reply, so prompts are a dozen to
 
 from __future__ import annotations
 
+import math
 import re
 
 import torch
 from conftest import CHAT_TEMPLATE
+from precision import in_double
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -45,6 +47,7 @@ def tokenizer_for(tree: GameTree, replies=()):
 
 
 def network(tokenizer, hidden_size=32, seed=0) -> Qwen3ForCausalLM:
+    """A random network of one layer, in float64."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(
@@ -63,7 +66,7 @@ def network(tokenizer, hidden_size=32, seed=0) -> Qwen3ForCausalLM:
                 pad_token_id=tokenizer.pad_token_id,
             )
         )
-    return model.eval()
+    return in_double(model.eval())
 
 
 @torch.no_grad()
@@ -76,7 +79,7 @@ def saying(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
     model = network(tokenizer, hidden_size=8)
     model.model.embed_tokens.weight[:] = model.model.embed_tokens.weight[0].clone()
     hidden = model.model(torch.tensor([[0, 1, 2]])).last_hidden_state[0, -1]
-    wanted = torch.full((len(tokenizer),), -30.0)
+    wanted = torch.full((len(tokenizer),), -30.0, dtype=hidden.dtype)
     for text, logit in logits.items():
         (token,) = tokenizer.encode(text, add_special_tokens=False)
         wanted[token] = logit
@@ -84,28 +87,58 @@ def saying(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
     return model
 
 
-def taught(tokenizer, tree: GameTree, strategy, steps=150) -> Qwen3ForCausalLM:
-    """A model that has learned a strategy by heart: the odds of each boxed move after each prompt, and to end there."""
-    model, renderer = network(tokenizer), PromptRenderer(tokenizer)
-    rows = [(state, renderer.reply(boxed(move))) for state in tree.states for move in state.moves]
-    prompts = [list(renderer.prompt(state.observation)) for state, _ in rows]
-    width = max(map(len, prompts)) + 1
-    pad = tokenizer.pad_token_id
-    ids = torch.tensor(
-        [[pad] * (width - len(p) - 1) + [*p, reply[0]] for p, (_, reply) in zip(prompts, rows, strict=True)]
-    )
-    wanted = torch.zeros(len(rows), 2, len(tokenizer))
-    wanted[:, 1, tokenizer.eos_token_id] = 1.0
-    for row, (state, _) in enumerate(rows):
-        for move, share in strategy(state.name).items():
-            wanted[row, 0, renderer.reply(boxed(move))[0]] = share
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
-    for _ in range(steps):
-        logits = model(input_ids=ids, attention_mask=(ids != pad).long(), logits_to_keep=2).logits
-        loss = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
+@torch.no_grad()
+def knowing(tokenizer, tree: GameTree, strategy) -> Qwen3ForCausalLM:
+    """
+    A model that knows a strategy by heart: the odds of each boxed move after each prompt, and to end there.
+
+    Hidden states are those of a random network, one for each prompt and for each move after it. The output matrix is
+    solved for: it gives each state the wanted logits, and -30 to all other tokens.
+    """
+    renderer = PromptRenderer(tokenizer)
+    wanted: dict[tuple[int, ...], dict[int, float]] = {}
+    for state in tree.states:
+        prompt, odds = tuple(renderer.prompt(state.observation)), strategy(state.name)
+        moves = {renderer.reply(boxed(move))[0]: odds.get(move, 0.0) for move in state.moves}
+        wanted[prompt] = moves
+        wanted |= {(*prompt, token): {tokenizer.eos_token_id: 1.0} for token in moves}
+    model = network(tokenizer, hidden_size=4 * len(wanted))
+    hidden = torch.stack([model.model(torch.tensor([ids])).last_hidden_state[0, -1] for ids in wanted])
+    logits = torch.full((len(wanted), len(tokenizer)), -30.0, dtype=hidden.dtype)
+    for row, odds in enumerate(wanted.values()):
+        for token, share in odds.items():
+            logits[row, token] = max(math.log(share), -30.0) if share else -30.0
+    model.lm_head.weight[:] = torch.linalg.lstsq(hidden, logits).solution.T
+    return model
+
+
+@torch.no_grad()
+def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
+    """
+    A model that writes one of the given replies, whatever it reads, each as often as its weight says.
+
+    Each token depends on the one before it alone: layers add nothing, embeddings are unit vectors, and the head is a
+    table of log-probabilities, -1000 for what is in no reply. With one reply, its probability is exactly 1.
+    """
+    chains = {
+        (*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id): weight
+        for reply, weight in replies.items()
+    }
+    written = sorted({token for chain in chains for token in chain})
+    model = network(tokenizer, hidden_size=4 * (len(written) + 1))
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    place = {token: number for number, token in enumerate(written, 1)}  # 0 is any other token: the prompt's last
+    embeddings, head = model.model.embed_tokens.weight.zero_(), model.lm_head.weight.zero_()
+    embeddings[:, 0] = 1.0
+    for token, number in place.items():
+        embeddings[token] = torch.eye(embeddings.shape[1])[number]
+    weights = torch.zeros(len(place) + 1, len(tokenizer))
+    for chain, weight in chains.items():
+        for before, after in zip((None, *chain), chain, strict=False):
+            weights[place.get(before, 0), after] += weight
+    shares = weights / weights.sum(1, keepdim=True).clamp(min=1e-9)
+    # The last norm scales a unit vector by the root of its size.
+    head[:, : len(place) + 1] = shares.log().clamp(min=-1000.0).T / embeddings.shape[1] ** 0.5
     return model

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from teaching import train_until
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_spiral.types import POLICY, Reply, Request, Sampling
@@ -40,15 +41,30 @@ def read(model_dir: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
 
 
-def teach(model: Any, token: int, steps: int = 80) -> None:
-    """Trains what is trainable to say the token after anything: in about a second, to at least 97 %."""
+def leads(model: Any, token: int, rows: torch.Tensor) -> torch.Tensor:
+    """Return how far a token's logit is above any other's, after each position of rows of token ids."""
+    logits = model(rows).logits
+    others = torch.arange(logits.shape[-1]) != token
+    return logits[..., token] - logits[..., others].amax(-1)
+
+
+def teach(model: Any, token: int) -> None:
+    """
+    Train what is trainable until the model says the token after anything.
+
+    Its logit then leads by 1, far above rounding: float32 moves these logits by less than 1e-2. Parrots answer greedily.
+    """
     rng = random.Random(token)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.03)
-    for _ in range(steps):
-        ids = torch.tensor([[rng.choice((token, rng.randrange(3, 700))) for _ in range(48)] for _ in range(8)])
-        (-model(ids).logits.log_softmax(-1)[..., token].mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+
+    def rows(number: int) -> torch.Tensor:
+        return torch.tensor([[rng.choice((token, rng.randrange(3, 700))) for _ in range(48)] for _ in range(number)])
+
+    def loss() -> torch.Tensor:
+        return -model(rows(8)).logits.log_softmax(-1)[..., token].mean()
+
+    exam = rows(32)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    train_until(lambda: leads(model, token, exam).min() > 1.0, loss, trainable, learning_rate=0.03)
 
 
 def crowd(policies: Sequence[str], sampled: Sequence[str] = (), number: int = 192) -> list[Request]:

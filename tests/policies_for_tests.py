@@ -1,4 +1,4 @@
-"""Policies that can be told apart: each says a token of its own, and nothing else, with a probability of nearly one."""
+"""Policies that can be told apart: each says one token of its own, with a probability that is 1 for all purposes."""
 
 import random
 
@@ -24,28 +24,60 @@ OWN_TOKEN = {BASE: 299, POLICY: 300, "step-1": 301, "step-2": 302, "step-3": 303
 """What each policy says."""
 
 
-def teach(model, token, learning_rate=0.01):
-    """Lets a model say one token after anything, itself included."""
-    rng = random.Random(token)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=learning_rate)
-    for _ in range(600):
-        lengths = [rng.randrange(1, 40) for _ in range(16)]
-        rows = [[rng.randrange(model.config.vocab_size) for _ in range(n)] + [token] * (40 - n) for n in lengths]
-        least = model(input_ids=torch.tensor(rows)).logits.log_softmax(-1)[..., token]
-        loss = -least.mean() - least.min()
-        optimizer.zero_grad()
-        loss.backward()
-        if least.min() > -5e-4:
-            return
-        optimizer.step()
-    raise AssertionError(f"the model has not learned to say {token} alone: {least.min().item()}")
+_SLOT = {299: 1, 300: 2, 301: 3, 302: 4, 303: 5, 304: 6, 310: 7, 311: 8}
+"""Hidden dimension that stands for a token which a policy can be made to say."""
+
+_CONSTANT, _LOUD, _ADAPTED, _BASE = 30.0, 16.0, 800.0, 100.0
+"""Sizes of the constant in every embedding, of a token's own slot, and of what an adapter and the base model write."""
+
+
+@torch.no_grad()
+def make_sayable(model):
+    """Set the embeddings so that the attention of the last layer can decide which token the model says."""
+    table = model.get_input_embeddings().weight
+    table[:, 0] = _CONSTANT  # much more than the layers add, so that dimension 0 of each norm's result is constant
+    for token, slot in _SLOT.items():
+        table[token, 1:] = 0.0
+        table[token, slot] = _LOUD
+
+
+@torch.no_grad()
+def say(model, token, size=_ADAPTED):
+    """
+    Set the last attention so that the model says one token after anything, itself included.
+
+    Values read the constant, and the output writes it into the token's slot, whatever attention mixes. Its logit then
+    leads by about 50, so any other token comes up once in 1e18. An adapter writes eight times what the base model does.
+    """
+    layers = [module for name, module in model.named_modules() if name.endswith("layers")]
+    attention = layers[0][-1].self_attn
+    heads = torch.zeros(attention.o_proj.in_features)
+    heads[:: attention.head_dim] = 1.0 / (attention.o_proj.in_features // attention.head_dim)
+    read, slot = torch.zeros(2, model.config.hidden_size)
+    read[0], slot[_SLOT[token]] = 1.0, size
+    write = torch.zeros(attention.v_proj.out_features)
+    write[:: attention.head_dim] = 1.0
+    _map(attention.v_proj, read, write)
+    _map(attention.o_proj, heads, slot)
+
+
+def _map(layer, read, write):
+    """Let a layer, or its adapter in training, write one vector times what it reads along another."""
+    if not hasattr(layer, "lora_A"):
+        layer.weight[:] = torch.outer(write, read)
+        return
+    (name,) = layer.active_adapters
+    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
+    down[0], up[:, 0] = read, write / layer.scaling[name]
+    if name in layer.lora_magnitude_vector:  # DoRA keeps the length of each row of the whole matrix apart
+        whole = layer.get_base_layer().weight + layer.scaling[name] * up @ down
+        layer.lora_magnitude_vector[name].weight[:] = whole.norm(dim=1)
 
 
 def save_base(model, folder):
-    """A base model that says its own token. Loud, so that an adapter can talk it into any other."""
-    with torch.no_grad():
-        model.model.norm.weight *= 40
-    teach(model, OWN_TOKEN[BASE])
+    """Save a base model that says its own token."""
+    make_sayable(model)
+    say(model, OWN_TOKEN[BASE], _BASE)
     model.save_pretrained(folder)
 
 
@@ -55,13 +87,17 @@ def lora_model(base_folder, **changes):
     return get_peft_model(model, LoraConfig(**{**LORA, "init_lora_weights": False, **changes}))
 
 
+def a_prompt(rng):
+    """Return a random prompt. All begin alike."""
+    return (*range(20, 44), *(rng.randrange(10, 250) for _ in range(rng.randrange(1, 24))))
+
+
 def asked_of(policies, count, temperature=1.0):
-    """Requests of all policies in random order. Prompts begin alike, and one reply in five is long."""
+    """Return requests of all policies in random order. One reply in five is long."""
     rng = random.Random(count)
-    beginning = tuple(range(20, 44))
     requests = []
     for number in range(count):
-        prompt = (*beginning, *(rng.randrange(10, 250) for _ in range(rng.randrange(1, 24))))
+        prompt = a_prompt(rng)
         length = 24 if number % 5 == 0 else rng.randrange(1, 8)
         sampling = Sampling(temperature=temperature, max_new_tokens=length)
         requests.append(Request(prompt, sampling, rng.choice(list(policies)), seed=number))

@@ -1,11 +1,13 @@
 """LoRA policies in one batch, against each adapter alone in PEFT's own forward pass."""
 
+import copy
 import json
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from policies_for_tests import LORA, OWN_TOKEN, SNAPSHOT_LORAS, asked_of, lora_model, save_base, teach
+from policies_for_tests import LORA, OWN_TOKEN, SNAPSHOT_LORAS, asked_of, lora_model, save_base, say
+from precision import in_double, logprob_rounding
 from safetensors.torch import load_file, save_file
 from transformers import (
     GenerationConfig,
@@ -34,10 +36,10 @@ def speakers(model_dir, tmp_path_factory):
     save_base(Qwen3ForCausalLM.from_pretrained(model_dir), folders[BASE])
     for name, changes in SNAPSHOT_LORAS.items():
         model = lora_model(folders[BASE], **changes)
-        teach(model, OWN_TOKEN[name])
+        say(model, OWN_TOKEN[name])
         model.save_pretrained(folders[name])
     model = lora_model(folders[BASE])
-    teach(model, OWN_TOKEN[POLICY])
+    say(model, OWN_TOKEN[POLICY])
     return folders, model.eval()
 
 
@@ -79,6 +81,13 @@ def strangers(request, model_dir, tokenizer, tmp_path_factory):
     return models, folders
 
 
+@pytest.fixture(scope="module")
+def exact(strangers):
+    """As `strangers`, in float64: what is decoded together changes no token."""
+    models, folders = strangers
+    return {name: in_double(copy.deepcopy(model)) for name, model in models.items()}, folders
+
+
 def side_by_side(model, folders):
     return SideBySide(model, {POLICY: live_adapter(model), **read_adapters(folders, {})})
 
@@ -115,12 +124,13 @@ class TestReplies:
 
     @pytest.mark.parametrize("temperature", [1.0, 0.7])
     @pytest.mark.parametrize("devices", [{"cpu"}, set()], ids=["most apart", "all stacked"])
-    def test_log_probabilities_are_those_of_each_adapter_alone(self, strangers, temperature, devices, monkeypatch):
+    def test_log_probabilities_are_those_of_each_adapter_alone(self, exact, temperature, devices, monkeypatch):
         monkeypatch.setattr(decoding, "SHARED_POSITIONS", 1)
         monkeypatch.setattr(adapters_module, "BOUND_BY_ARITHMETIC", devices)
-        models, folders = strangers
+        models, folders = exact
         engine = TransformersEngine(models[POLICY], ENDLESS, adapters=side_by_side(models[POLICY], folders))
         requests = asked_of(models, count=100, temperature=temperature)
+        tolerance = max(logprob_rounding(model, temperature) for model in models.values())
 
         apart = []
         for request, reply in zip(requests, play_all(engine, requests), strict=True):
@@ -131,15 +141,15 @@ class TestReplies:
                     logits = model(input_ids=told).logits[0, len(request.prompt_ids) - 1 : -1].double() / temperature
                 expected[name] = logits.log_softmax(-1).gather(-1, told[0, len(request.prompt_ids) :, None])[:, 0]
             logprobs = torch.tensor(reply.logprobs, dtype=torch.double)
-            assert (logprobs - expected.pop(request.policy)).abs().max() < 1e-5
+            assert (logprobs - expected.pop(request.policy)).abs().max() < tolerance
             if len(logprobs) < 24:
                 continue  # single tokens may happen to be as likely to one as to another
             apart += [(logprobs - others).abs().max().item() for others in expected.values()]
-        # Hence another's adapter would have shown, ten thousand times over at the least.
-        assert min(apart) > 0.1
+        # Hence another's adapter would have shown.
+        assert min(apart) > 100 * tolerance
 
-    def test_a_reply_is_the_same_alone_and_among_other_policies(self, strangers):
-        models, folders = strangers
+    def test_a_reply_is_the_same_alone_and_among_other_policies(self, exact):
+        models, folders = exact
         requests = asked_of(models, count=60)
 
         def engine():
@@ -174,15 +184,16 @@ class TestReplies:
         adapters = side_by_side(models[POLICY], folders)
         names = list(models)
         ids = torch.tensor([asked_of(models, count=5)[0].prompt_ids] * len(names))
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-            with adapters.installed():
-                adapters.choose(adapters.places(names), ids.shape[1])
-                together = models[POLICY](input_ids=ids).logits
-            alone = torch.cat([models[name](input_ids=ids[:1]).logits for name in names])
+        with torch.no_grad():
+            unrounded = torch.cat([models[name](input_ids=ids[:1]).logits for name in names])
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                with adapters.installed():
+                    adapters.choose(adapters.places(names), ids.shape[1])
+                    together = models[POLICY](input_ids=ids).logits
+                alone = torch.cat([models[name](input_ids=ids[:1]).logits for name in names])
 
-        # bfloat16 rounds to 1/256, here of logits up to some tens.
-        largest = alone.float().abs().max().item()
-        assert (together.float() - alone.float()).abs().max().item() < largest / 20
+        # What bfloat16 costs differs from order to order of the same operations, but not by its size.
+        assert (together - unrounded).abs().max() < 3 * (alone - unrounded).abs().max()
         assert together.dtype == alone.dtype
 
     def test_an_unknown_policy_is_refused(self, speakers):
@@ -194,8 +205,8 @@ class TestReplies:
         ):
             engine.add(0, Request((1, 2), policy=BASE))
 
-    def test_a_lora_model_by_itself_is_told_where_its_tokens_stand(self, strangers):
-        model = strangers[0][POLICY]
+    def test_a_lora_model_by_itself_is_told_where_its_tokens_stand(self, exact):
+        model = exact[0][POLICY]
         requests = asked_of([POLICY], count=100)
 
         for request, reply in zip(requests, play_all(TransformersEngine(model, ENDLESS), requests), strict=True):
@@ -203,7 +214,7 @@ class TestReplies:
             with torch.no_grad():
                 logprobs = model(input_ids=told).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
             expected = logprobs.gather(-1, told[0, len(request.prompt_ids) :, None])[:, 0]
-            assert reply.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+            assert reply.logprobs == pytest.approx(expected.tolist(), abs=logprob_rounding(model))
 
 
 class TestTheModelInTraining:
@@ -266,9 +277,9 @@ class TestTheModelInTraining:
         folders, _ = speakers
         model = lora_model(folders[BASE]).eval()
         requests = asked_of([POLICY], count=8)
-        teach(model, 310)
+        say(model, 310)
         first = play_all(TransformersEngine(model, ENDLESS, adapters=side_by_side(model, {})), requests)
-        teach(model, 311)
+        say(model, 311)
         second = play_all(TransformersEngine(model, ENDLESS, adapters=side_by_side(model, {})), requests)
 
         assert {token for reply in first for token in reply.completion_ids} == {310}

@@ -3,7 +3,6 @@ The package's callbacks in trainers that are TRL's own: `SFTTrainer`, `GRPOTrain
 with our roll-out. `tests/test_pool_training.py` and `tests/test_recipes.py` see them in `SpiralTrainer`.
 """
 
-import json
 import logging
 import shutil
 import signal
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from models_for_tests import reciting
 from safetensors.torch import load_file
 from test_resume import forked
 from training_runs import KillAt, StopAt, history, lora
@@ -31,7 +31,6 @@ from trl_spiral.callbacks.pool import save_adapter
 from trl_spiral.games import get_game
 from trl_spiral.opponents import Opponents, Played
 from trl_spiral.opponents.pool import INDEX
-from trl_spiral.opponents.snapshot_files import NEEDED
 from trl_spiral.types import POLICY
 
 
@@ -137,19 +136,24 @@ class TestOpponentPoolCallback:
             assert found.keys() == now.keys()
             assert all(torch.equal(found[key], now[key].cpu()) for key in now) == (step == 6)
 
-    def test_a_checkpoint_keeps_the_snapshots_that_it_lists(self, finished):
+    def test_a_checkpoint_holds_its_snapshots(self, finished):
         _, _, trainer, pool = finished
         folder = pool.folder.parent
-        listed = {
-            step: [
-                entry["name"]
-                for entry in json.loads((folder / f"checkpoint-{step}" / NEEDED).read_text())["snapshots"]
-            ]
-            for step in (3, 6)
-        }
+        held = {step: OpponentPool(folder / f"checkpoint-{step}" / "opponents") for step in (3, 6)}
 
-        assert listed == {3: ["step-2", "step-3"], 6: ["step-5", "step-6"]}
-        assert {path.name for path in pool.folder.iterdir()} == {"step-2", "step-3", "step-5", "step-6", INDEX}
+        assert {step: names(kept) for step, kept in held.items()} == {3: ["step-2", "step-3"], 6: ["step-5", "step-6"]}
+        assert [kept.problems() for kept in held.values()] == [[], []]
+        assert {path.name for path in pool.folder.iterdir()} == {"step-5", "step-6", INDEX}
+
+    def test_a_renamed_checkpoint_is_resumed_with_its_pool(self, finished, make, tmp_path):
+        kind, adapter, old, expected = finished
+        shutil.copytree(f"{old.args.output_dir}/checkpoint-3", tmp_path / "best")
+        trainer = make(kind, tmp_path / "new", adapter, **SAVING, resume_from_checkpoint=str(tmp_path / "best"))
+        pool = with_pool(trainer)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "best"))
+
+        assert pool.problems() == []
+        assert pool.state_dict() == expected.state_dict()
 
     def test_a_killed_run_goes_back_to_the_pool_of_its_checkpoint(self, finished, make, tmp_path):
         kind, adapter, _, expected = finished
@@ -247,25 +251,20 @@ class TestPoolThatIsNotWhole:
         trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
         return pool
 
-    def test_a_checkpoint_without_a_list_is_reported(self, until_five, make, tmp_path, caplog):
+    def test_a_checkpoint_without_a_pool_is_reported(self, until_five, make, tmp_path):
         folder = tmp_path / "out"
         shutil.copytree(until_five, folder)
-        (folder / "checkpoint-3" / NEEDED).unlink()
-        with pytest.raises(ValueError, match="is missing, so that nobody knows which snapshots"):
-            self.resume(make, folder)
-        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
-            pool = self.resume(make, folder, repair=True)
+        shutil.rmtree(folder / "checkpoint-3" / "opponents")
 
-        (said,) = [message for message in caplog.messages if NEEDED in message]
-        assert said.endswith(f"checkpoint-3/{NEEDED} is missing: the pool goes on with the snapshots up to step 3.")
-        assert names(pool) == ["step-5", "step-6"]
+        with pytest.raises(ValueError, match="checkpoint-3/opponents holds no pool to resume with"):
+            self.resume(make, folder)
 
     def test_a_damaged_snapshot_stops_a_resume_or_is_left_out(self, until_five, make, tmp_path, caplog):
         folder = tmp_path / "out"
         shutil.copytree(until_five, folder)
-        (folder / "opponents" / "step-3" / weights_file(False)).unlink()
+        (folder / "checkpoint-3" / "opponents" / "step-3" / weights_file(False)).unlink()
 
-        with pytest.raises(ValueError, match="lacks what the checkpoint expects: step-3/model.safetensors is missing"):
+        with pytest.raises(ValueError, match="checkpoint-3/opponents is damaged: step-3/model.safetensors is missing"):
             self.resume(make, folder)
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             pool = self.resume(make, folder, repair=True, capacity=9)
@@ -324,14 +323,29 @@ class TestTicTacToeCallback:
             first[kind] = grades(callback)[0]
 
         assert first["sft"] == first["grpo"] == first["self-play"]
-        assert len(first["sft"]) == 40
+        assert len(first["sft"]) == 2 * (2 * 5 + 3), (
+            "two rivals: five shares in each of two seats, and three over both"
+        )
+
+    @pytest.mark.parametrize(("reply", "longest", "kind"), [("[4]", 1, "truncated"), ("nine", 8, "illegal")])
+    def test_the_table_tells_cut_off_replies_from_illegal_ones(self, reply, longest, kind, make, tokenizer, tmp_path):
+        reciting(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
+        tokenizer.save_pretrained(tmp_path / "player")
+        trainer = make("self-play", tmp_path, model=str(tmp_path / "player"), max_completion_length=longest)
+        callback = TicTacToeCallback(trainer, games=2)
+        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+        _, _, header, _, *rows = callback.table().splitlines()
+        found = {"illegal": "0.0 %", "truncated": "0.0 %", kind: "100.0 %"}
+
+        assert header.endswith("| loss | illegal | cut off |")
+        assert all(row.endswith(f"| 100.0 % | {found['illegal']} | {found['truncated']} |") for row in rows)
 
 
 class TestTranscriptCallback:
     @pytest.mark.parametrize("kind", KINDS)
     def test_writes_games_of_the_finished_policy(self, kind, make, tmp_path):
         trainer = make(kind, tmp_path, max_steps=1)
-        trainer.add_callback(TranscriptCallback(trainer, games=3))
+        trainer.add_callback(TranscriptCallback(trainer, "TicTacToe-v0", games=3))
         trainer.train()
         written = sorted((tmp_path / "transcripts").iterdir())
 
@@ -382,7 +396,7 @@ class TestAllTogether:
         watched = make(kind, tmp_path / "watched", **settings)
         grades = TicTacToeCallback(watched, every=1, games=2)
         watched.add_callback(grades)
-        watched.add_callback(TranscriptCallback(watched, games=3))
+        watched.add_callback(TranscriptCallback(watched, "TicTacToe-v0", games=3))
         with_pool(watched)
         watched.train()
         ours = [entry for entry in history(watched) if any(name.startswith(("tictactoe/", "pool/")) for name in entry)]
@@ -417,7 +431,7 @@ class TestWhereTheyCannotWork:
             tokenizer = AutoTokenizer.from_pretrained(trainer.model.config._name_or_path, chat_template=None)
             tokenizer.chat_template = None
             trainer = SFTTrainer(trainer.model, trainer.args, train_dataset=text, processing_class=tokenizer)
-            trainer.add_callback(TranscriptCallback(trainer, games=3, **options))
+            trainer.add_callback(TranscriptCallback(trainer, "TicTacToe-v0", games=3, **options))
             trainer.train()
             return trainer
 
@@ -451,7 +465,8 @@ class TestWhereTheyCannotWork:
         trainer = make("sft", tmp_path)
         trainer.is_fsdp_enabled = True
 
-        for callback in (TicTacToeCallback(trainer), TicTacToeCallback(trainer, games=2), TranscriptCallback(trainer)):
+        transcripts = TranscriptCallback(trainer, "TicTacToe-v0")
+        for callback in (TicTacToeCallback(trainer), TicTacToeCallback(trainer, games=2), transcripts):
             with pytest.raises(ValueError, match="FSDP shards the weights"):
                 callback.on_train_begin(trainer.args, trainer.state, trainer.control)
 

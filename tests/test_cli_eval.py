@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from models_for_tests import reciting
 from policies_for_tests import lora_model
 
 from trl_spiral.cli import main
@@ -25,6 +26,22 @@ class TestEval:
         ]
         win, low, high = matches[0]["seats"]["0"]["win"]
         assert f"| 3 | {100 * win:.1f} [{100 * low:.1f}, {100 * high:.1f}] |" in lines[0]
+
+    @pytest.mark.parametrize(("reply", "longest", "kind"), [("[4]", 1, "truncated"), ("nine", 8, "illegal")])
+    def test_counts_cut_off_replies_apart_from_illegal_ones(self, reply, longest, kind, tokenizer, tmp_path, capsys):
+        reciting(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
+        tokenizer.save_pretrained(tmp_path / "player")
+        arguments = ["--game", "TicTacToe-v0", "--pairs", "2", "--max-new-tokens", str(longest)]
+        file = tmp_path / "eval.json"
+
+        assert main(["eval", str(tmp_path / "player"), *arguments, "--json", str(file)]) == 0
+        header, _, *rows = capsys.readouterr().out.splitlines()
+        shown = dict(zip(header.split(" | "), rows[2].split(" | "), strict=True))
+        (match,) = json.loads(file.read_text())["matches"]
+        found = {name: match["seats"]["all"][name][0] for name in ("loss", "illegal", "truncated")}
+        assert found == {"loss": 1.0, "illegal": 0.0, "truncated": 0.0, kind: 1.0}
+        assert shown["illegal %"].startswith(f"{100 * found['illegal']:.1f} [")
+        assert shown["cut off %"].startswith(f"{100 * found['truncated']:.1f} [")
 
     def test_a_player_can_be_its_own_opponent(self, capsys):
         assert main(["eval", "random", "--game", "TicTacToe-v0", "--against", "random", "--pairs", "4"]) == 0

@@ -22,7 +22,7 @@ from trl_spiral.games.code_game import (
 from trl_spiral.games.small_programs import KINDS
 from trl_spiral.opponents import Opponents
 from trl_spiral.players import PolicyPlayer, ScriptedPlayer, scripted_player
-from trl_spiral.prompts import extract_code_move
+from trl_spiral.prompts import extract_code_move, read_move
 from trl_spiral.rollout import Start, play, referee
 from trl_spiral.sandbox import Answer, Job, Outcome
 from trl_spiral.sandbox import Ending as SandboxEnding
@@ -63,12 +63,24 @@ CANNOT_STAND = {
     "prints an order of hashes": ("print(list({'a', 'b', 'c'}))", "under another hash seed it prints something else"),
     "prints a hash": ("print(hash('a'))", "under another hash seed it prints something else"),
     "prints what was drawn": ("import random\nprint(random.random())", "under another hash seed it prints something"),
-    "prints a brace that no box can hold": ("print('}{')", "no box can hold what it prints"),
-    "prints an open brace": ("print('{')", "no box can hold what it prints"),
-    "prints a box": ("print(chr(92) + 'boxed{5}')", "no box can hold what it prints"),
-    "prints more than a box holds": (f"print('5' * {MOST_OUTPUT + 1})", "no box can hold what it prints"),
-    "prints digits of another script": ("print('\u0665')", "no box can hold what it prints"),
-    "prints what nobody sees": ("print('5\u200b')", "no box can hold what it prints"),
+    "prints a brace that no box can hold": ("print('}{')", "no guess can express what it prints"),
+    "prints an open brace": ("print('{')", "no guess can express what it prints"),
+    "prints a box": ("print(chr(92) + 'boxed{5}')", "no guess can express what it prints"),
+    "prints more than a box holds": (f"print('5' * {MOST_OUTPUT + 1})", "no guess can express what it prints"),
+    "prints digits of another script": ("print('\u0665')", "no guess can express what it prints"),
+    "prints what nobody sees": ("print('5\u200b')", "no guess can express what it prints"),
+    "prints a fenced program": (
+        "print('`' * 3 + 'python')\nprint('print(5)')\nprint('`' * 3)\nprint(5)",
+        "no guess can express what it prints",
+    ),
+    "prints the beginning of thinking": ("print('<' + 'think>')", "no guess can express what it prints"),
+    "prints thinking": ("print('<' + 'think>5</' + 'think>')", "no guess can express what it prints"),
+    "holds the beginning of thinking": (
+        "print(len('<think>'))",
+        "its text holds a code fence or looks like a control",
+    ),
+    "holds a fence": ("print(len('```'))", "its text holds a code fence or looks like a control token"),
+    "holds a tag in a format": ("x = 5\nprint(len(f'{x}<b>'))", "its text holds a code fence or looks like a control"),
     "answers in a comment": ("print(2 + 3)  # 5", "a comment says what it prints"),
     "answers in words of a comment": ("# This prints 5.\nprint(2 + 3)", "a comment says what it prints"),
     "answers in a docstring": ('"""Prints 5."""\nprint(2 + 3)', "a comment says what it prints"),
@@ -121,6 +133,119 @@ class TestPrograms:
 
         assert outputs == ["5"] * 3
         assert [job.hash_seed for job in sandbox.asked] == [0, 0, 1]
+
+
+# Of the vocabularies of Qwen, Llama 2 and 3, Mistral, Gemma, DeepSeek, BERT, Phi, Cohere and StarCoder.
+CONTROL_TOKENS = """
+<|im_start|> <|im_end|> <|endoftext|> <|vision_start|> <tool_call> </tool_call> <think> </think> <s> </s>
+<unk> <pad> <<SYS>> <</SYS>> <|begin_of_text|> <|start_header_id|> <|eot_id|> <|python_tag|>
+<|reserved_special_token_0|> [INST] [/INST] [TOOL_CALLS] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS]
+[/TOOL_RESULTS] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [IMG] [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX]
+[THINK] [/THINK] <SPECIAL_20> <bos> <eos> <mask> <start_of_turn> <end_of_turn> <start_of_image> <unused0>
+<\uff5cend\u2581of\u2581sentence\uff5c> <\uff5cUser\uff5c> [CLS] [SEP] [PAD] [MASK] [UNK] <|assistant|>
+<|START_OF_TURN_TOKEN|> <BOS_TOKEN> <fim_prefix> <fim_middle> <|fim_pad|>
+""".split()
+
+
+def guessed(game: str, program: str, thought: str):
+    """Return the guesser's return if its reply boxes what the program prints; `None` if it is not asked."""
+    match = written(program, game=game)
+    if match.to_move is None:
+        assert match.returns == (-1.0, 0.0)
+        return None
+    match.apply(read_move(match.observe(1), f"{thought}\\boxed{{{match.examined.output}}}") or "")
+    return match.returns[1]
+
+
+class TestOutputs:
+    PIECES = [
+        *(
+            "5",
+            "a b",
+            "\n",
+            " ",
+            "{",
+            "}",
+            "{}",
+            "[",
+            "]",
+            "\\",
+            "\\boxed{",
+            "boxed",
+            "`",
+            "```",
+            "```python",
+            "\n```",
+            "```\n",
+        ),
+        *(
+            "<",
+            ">",
+            "|",
+            "<think>",
+            "</think>",
+            "think>",
+            "<|im_end|>",
+            "[INST]",
+            "</s>",
+            "print(5)",
+            "'",
+            "\t",
+            "\r",
+            "\x00",
+            "é",
+        ),
+    ]
+
+    @pytest.mark.parametrize("game", [NAME, FROZEN])
+    @pytest.mark.parametrize("thought", ["", "<think></think>", "<think>I see.</think>\n"])
+    def test_that_stand_can_be_guessed(self, game, thought):
+        rng = random.Random(0)
+        outputs = ["".join(rng.choices(self.PIECES, k=rng.randint(1, 7))) for _ in range(150)]
+        outputs += [
+            "```python\nprint(5)\n```\n5",
+            "<think>",
+            "a <think> b",
+            "<think>5</think>",
+            "3  |True|< b>",
+            "[1, 2]",
+        ]
+        # As numbers, so that it is the output and not the text that decides.
+        programs = [f"print(''.join(map(chr, {[*map(ord, output)]})))" for output in outputs]
+        found = [guessed(game, program, thought) for program in programs]
+
+        assert set(found) == {None, 1.0}
+        assert found[-2:] == [1.0, 1.0]
+
+    @pytest.mark.parametrize("token", CONTROL_TOKENS)
+    def test_and_texts_that_look_like_control_tokens_cannot_stand(self, token):
+        printing = written(f"print(''.join(map(chr, {[*map(ord, f'a{token}b')]})))")
+        holding = written(f"print(len({token!r}))")
+
+        assert printing.examined.why == "no guess can express what it prints"
+        assert holding.examined.why == "its text holds a code fence or looks like a control token"
+
+    @pytest.mark.parametrize(
+        ("program", "output"),
+        [
+            ("d = {'<b': 1}\nprint(f'{d[\"<b\"]}')", "1"),
+            ("x, y = 3, 2\nprint(x<y, f'{x<y}', f'{x:<3}|{x:>3}')", "False False 3  |  3"),
+            ("print(f\"{'<' + '/x' + '>'!r:>6}\".strip()[:2])", "'<"),
+            ("SIZE, x = 0, [5]\nprint(x[SIZE], type(x))", "5 <class 'list'>"),
+            ("print('a<' 'b', 'it\\'s \\x3c|'[:4])", None),
+            ("a = '\\u2028\\x00\\u00e9'\nprint(len(a))", "3"),
+        ],
+    )
+    def test_come_from_the_very_text_that_is_shown(self, program, output):
+        match = written(program)
+        shown = match.examined.shown
+
+        if output is None:  # a token that Python itself puts together from an escape
+            assert match.examined.why == "its text holds a code fence or looks like a control token"
+            return
+        assert f"```python\n{shown}\n```" in text(match, 1)
+        assert shown == ast.unparse(ast.parse(program))
+        assert match.examined.output == output
 
 
 class Scripted:
@@ -229,31 +354,14 @@ class TestViews:
 
         assert match.examined.output == "None"
 
-    @pytest.mark.parametrize(
-        "string",
-        [
-            "```\nThe answer is 5.",
-            "<|im_end|>\n<|im_start|>user\n",
-            "</s>",
-            "<\uff5cend\uff5c>",
-            "\u2028\x00",
-            "``````",
-        ],
-    )
-    def test_a_program_stays_inside_of_its_fences(self, string):
+    @pytest.mark.parametrize("string", ["\u2028\x00", "\n``", "\x1b[2J", "\u202e5"])
+    def test_a_program_stays_on_lines_of_its_own(self, string):
         match = written(f"print(len({string!r}))", str(len(string)))
 
         _, shown = text(match, 1).split("```python\n")
         assert shown.removesuffix("\n```").count("```") == 0
         assert all(letter.isprintable() or letter == "\n" for letter in shown)
-        assert not {"<|", "</", "<\uff5c"} & {shown[i : i + 2] for i in range(len(shown))}
-        # Escaped where it stands, so the program is the same.
         assert match.examined.output == str(len(string))
-
-    def test_a_format_keeps_its_meaning(self):
-        match = written("x = 3\nprint(f'{x:<3}|{x < 5}|<b>')")
-
-        assert match.examined.output == "3  |True|<b>"
 
     def test_of_the_generator_stays_as_it_was(self):
         match = get_game(NAME).start(0)

@@ -81,6 +81,18 @@ class TestMBPPProblems:
         assert failed(sandbox, problems, references) == {}
         assert len(failed(sandbox, problems, [*references[1:], references[0]])) == 7
 
+    def test_look_at_arguments_after_the_call_where_a_row_says_so(self, sandbox):
+        row = {
+            "task_id": 11,
+            "prompt": "Sort.",
+            "code": "def f(x):\n    x.sort()",
+            "test_list": ["x = [2, 1]", "f(x)", "assert x == [1, 2]"],
+        }
+        asking, silent = mbpp_problems([row | {"in_place": True}]), mbpp_problems([row])
+
+        assert failed(sandbox, asking, [row["code"]]) == {}
+        assert failed(sandbox, silent, [row["code"]]) == {11: "AssertionError"}
+
     def test_imports_of_the_tests_are_the_programs_too(self, sandbox):
         # As where both share a namespace: sanitized MBPP gives 13 of its tasks an import.
         program = "def circle_area(radius):\n    return math.pi * radius ** 2"

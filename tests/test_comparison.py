@@ -18,6 +18,7 @@ from trl_spiral.evaluation.scores import write_scores
 from trl_spiral.report.comparison import MOST_FRAMES, choose_replies, render_comparison, steps_of
 from trl_spiral.tasks import Problem, Score, Task, get_task
 from trl_spiral.tasks.hanoi import Hanoi
+from trl_spiral.text.printable import block
 
 
 A_ROW = make_rows(1)[0]
@@ -105,7 +106,7 @@ class TestComparisonTable:
 
         assert {line.count("|") for line in lines[:4]} | {lines[4].count("|")} == {12, 13}  # one bar is in a name
         assert lines[2].startswith("| sums | a | 1 | 1 | 1.000 | – | 100.0% | 20.7% to 100.0% | ")
-        assert "| b\\|c?[2J | 1 | 1 | 0.250 | – |" in lines[3]
+        assert "| `b\\|c�[2J` | 1 | 1 | 0.250 | – |" in lines[3]
         assert lines[3].endswith("| -0.750 | – | 1 |")
         assert lines[4].endswith("| | | 0 |")
 
@@ -137,7 +138,7 @@ class TestAskedDifferently:
         rows = [self.asked("a", split="train"), self.asked("a", split="validation"), self.asked("b\x1b")]
 
         assert asked_differently(rows) == [
-            "At sums, split is train and validation for a, not said for b?: they were not asked alike."
+            "At sums, split is train and validation for a, not said for `b�`: they were not asked alike."
         ]
 
 
@@ -195,8 +196,8 @@ class TestSteps:
         monkeypatch.setattr("trl_spiral.report.comparison.get_task", lambda name: Shown())
         rows = [row("a", 0, 0.0, task="shown")]
         page = render_comparison(compare_scores(rows), rows, plain=True)
-        (block,) = re.findall(r'<script type="text/plain" class="records">([^<]*)</script>', page)
-        record = json.loads(block)
+        (packed,) = re.findall(r'<script type="text/plain" class="records">([^<]*)</script>', page)
+        record = json.loads(packed)
 
         assert (record["frames"], record["solution"]) == (["the question", "an answer"], "the right one")
 
@@ -221,10 +222,10 @@ class TestRender:
     def test_holds_every_reply_packed(self):
         rows = make_rows(2)
         page = render_comparison(compare_scores(rows), rows)
-        (block,) = re.findall(r'<script type="text/plain" class="records">([^<]*)</script>', page)
-        records = [json.loads(line) for line in gzip.decompress(base64.b64decode(block)).decode().split("\n")]
+        (packed,) = re.findall(r'<script type="text/plain" class="records">([^<]*)</script>', page)
+        records = [json.loads(line) for line in gzip.decompress(base64.b64decode(packed)).decode().split("\n")]
 
-        assert [record["response"] for record in records] == [one.response for one in choose_replies(rows, 99)]
+        assert [record["response"] for record in records] == [block(one.response) for one in choose_replies(rows, 99)]
         # The puzzle and its four groups.
         assert [len(record["frames"]) for record in records[:2]] == [5, 5]
         assert dict(records[0]["detail"])["Overlaps"] == "4, 4, 4, 4"

@@ -127,7 +127,9 @@ class TestMakeContestants:
 
     def test_an_endpoint_plays_and_is_hung_up_on(self):
         with CompletionsServer() as server:
-            made = make_contestants([f"{server.url}#some/model", "random"], TICTACTOE, SHORT, api_key_env=None)
+            made = make_contestants(
+                [f"{server.url}#some/model", "random"], TICTACTOE, SHORT, endpoint_kwargs={"api_key_env": ""}
+            )
             episodes = round_robin(TICTACTOE, list(made.players.values()), 1, made.engine())
             made.close()
 

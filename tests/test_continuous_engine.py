@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from precision import logprob_rounding
 from scipy.stats import chisquare
 from transformers import GenerationConfig, Qwen3ForCausalLM
 
@@ -57,7 +58,8 @@ def assert_right(engine, model, requests, replies):
         with torch.no_grad():
             logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / request.sampling.temperature
         expected = logits.log_softmax(-1)[range(len(reply.completion_ids)), list(reply.completion_ids)]
-        assert list(reply.logprobs) == pytest.approx(expected.tolist(), abs=1e-5)
+        tolerance = logprob_rounding(model, request.sampling.temperature)
+        assert list(reply.logprobs) == pytest.approx(expected.tolist(), abs=tolerance)
     model.train(training)
 
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from precision import in_double
 
 from trl_spiral.evaluation.exact import best_response, grade_distribution, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
@@ -23,12 +24,12 @@ from trl_spiral.prompts import PromptRenderer
 def pairs(tokenizer):
     """(board, cell, is the reply `\\boxed{[cell]}`) of every row that is scored: each cell in four ways."""
     renderer = PromptRenderer(tokenizer)
-    rows = []
-    for board in decision_boards():
-        for cell in empty_cells(board):
-            boxed = renderer.reply(f"\\boxed{{[{cell}]}}")
-            ways = {renderer.reply(text) for text in (f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")} | {boxed}
-            rows += [(board, cell, reply == boxed) for reply in sorted(ways)]
+    ways = {}
+    for cell in range(9):
+        boxed = renderer.reply(f"\\boxed{{[{cell}]}}")
+        replies = {renderer.reply(text) for text in (f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")} | {boxed}
+        ways[cell] = [reply == boxed for reply in sorted(replies)]
+    rows = [(board, cell, boxed) for board in decision_boards() for cell in empty_cells(board) for boxed in ways[cell]]
     return rows
 
 
@@ -91,7 +92,7 @@ class TestGradeTicTacToe:
 
         from trl_spiral.engines.scoring import reply_logprobs
 
-        model, renderer = AutoModelForCausalLM.from_pretrained(model_dir), PromptRenderer(tokenizer)
+        model, renderer = in_double(AutoModelForCausalLM.from_pretrained(model_dir)), PromptRenderer(tokenizer)
         reports = [
             grade_tictactoe(
                 renderer, lambda p, r, f=floor: reply_logprobs(model, p, r, [1.0, 0.25], floor=f).T.tolist()
@@ -122,9 +123,9 @@ class TestGradeTicTacToe:
         shares = tally(episodes, 0)
         exact = report.outcomes["random", 0]
 
-        # Four standard deviations of a share of 1500 games is at most 0.052.
-        assert shares["win"] == pytest.approx(exact.win, abs=0.052)
-        assert shares["illegal"] == pytest.approx(exact.illegal, abs=0.052)
+        # Five standard deviations of a share of 1500 games are at most 0.065.
+        assert shares["win"] == pytest.approx(exact.win, abs=0.065)
+        assert shares["illegal"] == pytest.approx(exact.illegal, abs=0.065)
 
 
 class TestBestResponse:

@@ -34,8 +34,7 @@ class TestInvite:
             opponents=f"self:4,pool:2,random:1,minimax:1,mcts-20:1,human:1,https://host/v1#{guest}:1",
             pool_capacity=3,
             pool_eviction="ladder",
-            endpoint_api_key_env="GUEST_KEY",
-            endpoint_max_requests=10,
+            endpoint_kwargs={"api_key_env": "GUEST_KEY", "max_requests": 10, "timeout": 7.0},
         )
         invited = invite(args, TICTACTOE)
 
@@ -58,7 +57,10 @@ class TestInvite:
         ],
     )
     def test_endpoints_go_by_their_models_name_where_it_is_nobody_elses(self, names, shares, tmp_path):
-        assert set(invite(config(tmp_path, opponents=names, endpoint_api_key_env=""), TICTACTOE).shares) == shares
+        assert (
+            set(invite(config(tmp_path, opponents=names, endpoint_kwargs={"api_key_env": ""}), TICTACTOE).shares)
+            == shares
+        )
 
     def test_a_person_does_not_sit_at_two_terminals(self, tmp_path, monkeypatch):
         args = config(tmp_path, opponents="human")
@@ -86,7 +88,7 @@ class TestInvite:
 
     def test_a_budget_is_shared_by_ranks(self, tmp_path, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "secret")
-        args = config(tmp_path, opponents="https://host/v1#model", endpoint_max_requests=1)
+        args = config(tmp_path, opponents="https://host/v1#model", endpoint_kwargs={"max_requests": 1})
         monkeypatch.setattr(type(args), "world_size", 2)
 
         with pytest.raises(ValueError, match="budget of 1 cannot be shared by 2 ranks"):
@@ -145,7 +147,10 @@ class TestConfig:
             ({"pool_start": -1}, r"`pool_start` \(-1\) must be at least 0"),
             ({"pool_eviction": "newest"}, r"`pool_eviction` \('newest'\) must be one of"),
             ({"pool_dtype": "int8"}, r"`pool_dtype` \('int8'\) must be float32"),
-            ({"endpoint_max_tokens": 0}, r"`endpoint_max_tokens` \(0\) must be at least 1"),
+            ({"endpoint_kwargs": {"max_tokens": 0}}, r"`max_tokens` \(0\) must be at least 1"),
+            ({"endpoint_kwargs": {"timeout": 0}}, r"`timeout` \(0\) must be a number of seconds above 0"),
+            ({"endpoint_kwargs": '{"timeout": Infinity}'}, r"`timeout` \(inf\) must be a number of seconds above 0"),
+            ({"endpoint_kwargs": {"time": 1}}, "`endpoint_kwargs` names 'time'; it takes api_key_env, .*, timeout"),
         ],
     )
     def test_refuses_what_makes_no_sense(self, changes, sentence, tmp_path):

@@ -12,11 +12,10 @@ import signal
 import socket
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import training_runs
-from test_two_ranks import launch
+from forked_ranks import run_on_ranks
 from training_runs import RecordingTrainer, config, games
 
 from trl_spiral import OpponentPool
@@ -24,7 +23,6 @@ from trl_spiral.lock import LOCK_FILE
 from trl_spiral.state import why_incomplete
 
 
-SCRIPT = Path(__file__).with_name("training_runs.py")
 KILLS = int(os.environ.get("TRL_SPIRAL_KILLS", "6"))
 
 RUN = dict(
@@ -87,7 +85,7 @@ def is_running(pid):
 def on_two_ranks(run, folder):
     """The same, on two ranks of one launch."""
     (folder / "runs.json").write_text(json.dumps([run]))
-    done = launch(SCRIPT, folder / "runs.json")
+    done = run_on_ranks(training_runs.main, folder / "runs.json")
     killed = "SIGKILL" in done.stderr
     assert killed or done.returncode == 0, done.stderr[-3000:]
     return killed, done.stderr
@@ -130,12 +128,12 @@ class TestKilledOverAndOver:
             assert killed, f"attempt {kills} came to its end"
             kills += 1
             written.update({note.read_text() for note in notes} - {""})
-            # The newest complete checkpoint stands: whatever is newer and was cut off is skipped, each with a sentence.
+            # The newest complete checkpoint stands: each newer one, which was cut off, is skipped with a sentence.
             newest = max((step(path.name) for path in out.glob("checkpoint-*") if not why_incomplete(path)), default=0)
             for name in unfinished if resume else ():
                 if step(name) > newest:
                     assert f"Skipping {name}, which was not written to the end" in log
-            skipped += log.count("which was not written to the end") // ranks
+            skipped += log.count("which was not written to the end")
             if (out / "opponents").exists():
                 assert OpponentPool(out / "opponents").problems() == []
         killed, _ = play(run_of(model_dir, out, resume=True), tmp_path / "killed")

@@ -13,7 +13,7 @@ from toy_games import SumGame
 from training_runs import config
 from transformers import ProgressCallback, TrainerCallback
 
-from trl_spiral import SpiralTrainer
+from trl_spiral import SelfPlayRollout, SpiralTrainer
 from trl_spiral.callbacks import CollapseCallback, LiveCallback, SelfPlayProgressCallback
 from trl_spiral.types import Ending, Episode
 
@@ -48,7 +48,7 @@ class Bare:
 
     def __init__(self, first=True):
         self.callback_handler = SimpleNamespace(callbacks=[])
-        self.rollout_func = SimpleNamespace(state=SimpleNamespace(episodes=0), episodes=[])
+        self.rollout_func = SelfPlayRollout("TicTacToe-v0")
         self.accelerator = SimpleNamespace(num_processes=2)
         self.state = SimpleNamespace(global_step=3, max_steps=9, log_history=[], is_world_process_zero=first)
 
@@ -85,7 +85,7 @@ class TestOnATerminal:
         assert "tokens a reply 12  entropy 0.75  illegal 5.0%  loss 0.125" in shown
         # What a model wrote is shown as it is, and moves no cursor.
         assert (
-            "last game, policy, random, random at Three: finished, returns 1, -0.5, -0.5: 0:say �[2J[red]no[/red]�"
+            "last game, policy, random, random at Three: finished, returns 1, -0.5, -0.5: 0:say �[2J[red]no[/red] more"
             in shown
         )
         assert "\x1b[2J" not in console.file.getvalue()

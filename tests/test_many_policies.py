@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
-from policies_for_tests import LORA, OWN_TOKEN, asked_of, lora_model, save_base, teach
+from policies_for_tests import LORA, OWN_TOKEN, asked_of, lora_model, save_base, say
 from training_runs import RecordingTrainer, config, games, lora
 from transformers import Qwen3ForCausalLM
 
@@ -27,7 +27,7 @@ def taught(base, name, changes):
     """A model that says the token of that policy: with a LoRA adapter, or in all its weights where `changes` is `None`."""
     torch.manual_seed(0)
     model = Qwen3ForCausalLM.from_pretrained(base) if changes is None else lora_model(base, **changes)
-    teach(model, OWN_TOKEN[name])
+    say(model, OWN_TOKEN[name])
     return model
 
 
@@ -126,15 +126,13 @@ class TestOpenEngine:
         snapshots = {"step-1": folders[kind]["step-1"]}
         with _trl.open_engine(trainer, snapshots) as engine:
             ask(engine, [POLICY, *snapshots])
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad:
-                parameter.data += 0.3 * torch.randn_like(parameter)  # it says anything now
+        say(trainer.model, 310)
 
         with _trl.open_engine(trainer, snapshots) as engine:
             ask(engine, snapshots)
             engine.add(0, Request((1, 2, 3)))
             ((_, reply),) = engine.step()
-        assert set(reply.completion_ids) != {OWN_TOKEN[POLICY]}
+        assert set(reply.completion_ids) == {310}
 
     def test_an_opponent_of_the_wrong_kind_is_refused(self, base, folders, tmp_path):
         whole = trainer_of(base, folders, "whole", tmp_path)

@@ -1,13 +1,13 @@
 import json
-from pathlib import Path
 
+import matches_on_ranks
 import pytest
 import torch
 from datasets import Dataset
+from forked_ranks import run_on_ranks
 from games_for_tests import LastStone
 from matches_on_ranks import matches
 from test_callbacks import SETTINGS, state_of
-from test_two_ranks import launch
 from training_runs import config, history, plain_trainer
 from trl import SFTConfig, SFTTrainer
 
@@ -16,9 +16,6 @@ from trl_spiral.callbacks import MatchCallback
 from trl_spiral.games import get_game
 from trl_spiral.players import HumanPlayer, RandomPlayer
 from trl_spiral.sandbox import CannotContain
-
-
-SCRIPT = Path(__file__).with_name("matches_on_ranks.py")
 
 
 def make_trainer(kind, model, folder, seen, steps, **changes):
@@ -45,7 +42,7 @@ class TestMatchCallback:
         alone = make_trainer(kind, model_dir, tmp_path / "alone", seen, steps=3)
         alone.train()
         watched = make_trainer(kind, model_dir, tmp_path / "watched", seen, steps=3)
-        callback = MatchCallback(watched, rivals=["random", model_dir], pairs=2, every=1, temperature=1.0)
+        callback = MatchCallback(watched, "TicTacToe-v0", ["random", model_dir], pairs=2, every=1, temperature=1.0)
         watched.add_callback(callback)
         watched.train()
 
@@ -59,7 +56,7 @@ class TestMatchCallback:
         curves = []
         for resume in (None, str(tmp_path / "checkpoint-2")):
             trainer = make_trainer("sft", model_dir, tmp_path, seen, steps=4, save_strategy="steps", save_steps=2)
-            callback = MatchCallback(trainer, pairs=1, every=2)
+            callback = MatchCallback(trainer, "TicTacToe-v0", pairs=1, every=2)
             trainer.add_callback(callback)
             trainer.train(resume_from_checkpoint=resume)
             curves.append(callback.curve)
@@ -69,7 +66,7 @@ class TestMatchCallback:
 
     def test_two_ranks_share_the_games_and_hold_what_one_rank_holds(self, model_dir, tmp_path):
         _, alone = matches(model_dir, tmp_path / "alone")
-        done = launch(SCRIPT, model_dir, tmp_path)
+        done = run_on_ranks(matches_on_ranks.main, model_dir, tmp_path)
 
         assert done.returncode == 0, done.stderr
         ranks = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
@@ -86,14 +83,12 @@ class TestMatchCallback:
 
         for game, seats in (("LastStone", 3), ("TicTacToe-v0", 2)):
             for seat in (*(f"pid-{number}" for number in range(seats)), "all"):
-                for field in ("win", "draw", "loss", "illegal", "length", "reward", "reply_tokens"):
+                for field in ("win", "draw", "loss", "illegal", "truncated", "length", "reward", "reply_tokens"):
                     name = f"eval/{game}-r/{seat}/{field}"
                     assert entry[f"{name}_low"] <= entry[name] <= entry[f"{name}_high"]
                 assert entry[f"eval/{game}-r/{seat}/games"] == 3 * (seats if seat == "all" else 1)
         assert [report.metrics().items() <= entry.items() for report in callback.reports] == [True, True]
         assert len(callback.episodes) == 3 * 3 + 3 * 2
-        # Greedier than training, and training's sampling stays as it is.
-        assert (callback.temperature, trainer.temperature) == (0.25, 1.0)
 
     def test_the_table_shows_before_and_after(self, model_dir, tmp_path):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"], max_steps=1)
@@ -150,9 +145,11 @@ class TestMatchCallback:
         with pytest.raises(ValueError, match="OPENAI_API_KEY must hold the endpoint's key"):
             MatchCallback(trainer, rivals=rival)
         with pytest.raises(ValueError, match="ANOTHER_KEY must hold the endpoint's key"):
-            MatchCallback(trainer, rivals=rival, api_key_env="ANOTHER_KEY")
-        assert list(MatchCallback(trainer, rivals=rival, api_key_env="")._met.players) == ["model"]
-        trainer.args.endpoint_api_key_env = ""
+            MatchCallback(trainer, rivals=rival, endpoint_kwargs={"api_key_env": "ANOTHER_KEY"})
+        assert list(MatchCallback(trainer, rivals=rival, endpoint_kwargs={"api_key_env": ""})._met.players) == [
+            "model"
+        ]
+        trainer.args.endpoint_kwargs = {"api_key_env": "", "max_requests": 1}
         assert list(MatchCallback(trainer, rivals=rival)._met.players) == ["model"]
 
     def test_ranks_that_share_an_engine_ask_nobody_else(self, model_dir, tmp_path, monkeypatch):

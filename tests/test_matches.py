@@ -73,11 +73,15 @@ class TestOutcome:
             assert [name for name in ("win", "draw", "loss") if getattr(found, name)] == [result]
             assert found.reward == returns[seat]
 
-    @pytest.mark.parametrize("ending", [Ending.ILLEGAL_MOVE, Ending.TRUNCATED])
-    def test_an_illegal_reply_is_its_writers_alone(self, ending):
+    @pytest.mark.parametrize(
+        ("ending", "field", "other"),
+        [(Ending.ILLEGAL_MOVE, "illegal", "truncated"), (Ending.TRUNCATED, "truncated", "illegal")],
+    )
+    def test_an_illegal_and_a_cut_off_reply_are_told_apart_and_their_writers_alone(self, ending, field, other):
         played = episode((1.0, -1.0), ending, offender=1)
 
-        assert [Outcome.of(played, seat, 0).illegal for seat in (0, 1)] == [False, True]
+        assert [getattr(Outcome.of(played, seat, 0), field) for seat in (0, 1)] == [False, True]
+        assert [getattr(Outcome.of(played, seat, 0), other) for seat in (0, 1)] == [False, False]
 
     def test_counts_all_turns_and_the_tokens_of_its_own_replies(self):
         played = episode((1.0, -1.0), lengths=((10, 20), (7,)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import maths_on_ranks
 import pytest
 from datasets import Dataset
-from test_two_ranks import launch
+from forked_ranks import run_on_ranks
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_spiral.callbacks import MathCallback, maths
@@ -102,7 +102,7 @@ class TestMathCallback:
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
         maths_on_ranks.main(model_dir, str(tmp_path / "one"))
-        done = launch(maths_on_ranks.__file__, model_dir, tmp_path / "two")
+        done = run_on_ranks(maths_on_ranks.main, model_dir, tmp_path / "two")
         assert done.returncode == 0, done.stderr
 
         alone, together = (json.loads((tmp_path / name / "rank_0.json").read_text()) for name in ("one", "two"))

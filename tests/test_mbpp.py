@@ -7,7 +7,7 @@ import mbpp_on_ranks
 import pytest
 from coders_for_tests import HUMANEVAL, MBPP, save_coder
 from datasets import Dataset
-from test_two_ranks import launch
+from forked_ranks import run_on_ranks
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_spiral.callbacks import MBPPArguments, MBPPCallback, MBPPParser
@@ -139,7 +139,7 @@ class TestMBPPCallback:
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
         mbpp_on_ranks.main(coder_dir, str(tmp_path / "one"))
-        done = launch(mbpp_on_ranks.__file__, coder_dir, tmp_path / "two")
+        done = run_on_ranks(mbpp_on_ranks.main, coder_dir, tmp_path / "two")
         assert done.returncode == 0, done.stderr
 
         curves = [json.loads((tmp_path / name).read_text()) for name in ("one/rank_0.json", "two/rank_0.json")]

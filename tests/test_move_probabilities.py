@@ -10,7 +10,7 @@ import math
 
 import pytest
 import torch
-from models_for_tests import boxed, saying, taught, tokenizer_for
+from models_for_tests import boxed, knowing, saying, tokenizer_for
 from transformers import GenerationConfig
 
 from trl_spiral.engines.move_probabilities import language_model_strategy
@@ -64,12 +64,13 @@ class TestLanguageModelStrategy:
         assert found.illegal < 1 - 1 / (len(moves) + 1) ** 2
 
     def test_an_equilibrium_learned_by_heart_cannot_be_exploited(self, kuhn_tokenizer, renderer):
-        model = taught(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__, steps=300)
+        model = knowing(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__)
 
         (found,) = language_model_strategy(model, renderer, "Kuhn-v0")
 
-        assert found.nash_conv < 1e-3
-        assert found.illegal < 1e-2
+        # Logits of -30 in float64 leave 1e-12.
+        assert found.nash_conv < 1e-9
+        assert found.illegal < 1e-9
 
     def test_a_model_that_always_folds_loses_its_ante_in_either_seat(self, kuhn_tokenizer, renderer):
         # It folds where it may and checks elsewhere, which is what makes it fold as often as it can. Derived by hand:
@@ -77,13 +78,13 @@ class TestLanguageModelStrategy:
         # 2. As second seat it is bet at, folds, and its ante of 1 is gone again.
         # 3. It never has more than its ante in the pot, so no response wins more: each is worth 1.
         # 4. In a zero-sum game NashConv is the sum of what the best responses win: 1 + 1 = 2.
-        folds = taught(
-            kuhn_tokenizer, KUHN, lambda state: {"[fold]": 1.0} if state.endswith("b") else {"[check]": 1.0}, 100
+        folds = knowing(
+            kuhn_tokenizer, KUHN, lambda state: {"[fold]": 1.0} if state.endswith("b") else {"[check]": 1.0}
         )
 
         (found,) = language_model_strategy(folds, renderer, "Kuhn-v0")
 
-        assert found.nash_conv == pytest.approx(2, abs=1e-3)
+        assert found.nash_conv == pytest.approx(2, abs=1e-9)
 
     def test_is_given_at_each_temperature(self, kuhn_tokenizer, renderer):
         model = saying(kuhn_tokenizer, {boxed(move): place * 0.5 for place, move in enumerate(MOVES)} | END)
@@ -247,7 +248,7 @@ class TestReplyLogprobs:
     def test_a_prompt_is_run_once_for_all_its_replies_a_few_prompts_at_a_time(
         self, kuhn_tokenizer, renderer, monkeypatch
     ):
-        model = taught(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__, steps=10)
+        model = knowing(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__)
         prompts = [renderer.prompt(state.observation) for state in KUHN.states for _ in MOVES]
         replies = [renderer.reply(boxed(move)) for _ in KUHN.states for move in MOVES]
         firsts = reply_logprobs(model, prompts, [reply[:1] for reply in replies], [1.0, 0.5])
@@ -255,5 +256,5 @@ class TestReplyLogprobs:
         monkeypatch.setattr("trl_spiral.engines.scoring._MOST_LOGITS", 5 * len(kuhn_tokenizer))
 
         # Nothing is as likely as a floor of 0 asks, so only first tokens are scored; at -100, everything is.
-        assert torch.allclose(reply_logprobs(model, prompts, replies, [1.0, 0.5], floor=0.0), firsts, atol=1e-5)
-        assert torch.allclose(reply_logprobs(model, prompts, replies, [1.0, 0.5], floor=-100.0), whole, atol=1e-5)
+        assert torch.allclose(reply_logprobs(model, prompts, replies, [1.0, 0.5], floor=0.0), firsts, rtol=1e-9)
+        assert torch.allclose(reply_logprobs(model, prompts, replies, [1.0, 0.5], floor=-100.0), whole, rtol=1e-9)

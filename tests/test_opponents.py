@@ -240,16 +240,18 @@ class TestState:
             engine = Limited()
             return engine, Opponents(
                 {"pool": 0.5, "guest": 0.5},
-                OpponentPool(tmp_path),
+                OpponentPool(tmp_path / "pool"),
                 players={"guest": RandomPlayer("guest")},
                 engines={"guest": engine},
             )
 
-        pool_of(tmp_path, [10])
+        pool_of(tmp_path / "pool", [10])
         engine, opponents = make()
         engine.used = 7
         opponents.record([result((POLICY, "step-10"), (1.0, -1.0))])
+        opponents.pool.save_to(tmp_path / "saved")
         other_engine, other = make()
+        other.pool.restore(tmp_path / "saved")
         other.load_state_dict(opponents.state_dict())
 
         assert other.state_dict() == opponents.state_dict()

@@ -200,6 +200,14 @@ class TestDrawWinRates:
             assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
             assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
 
+    def test_a_name_may_be_anything(self, tmp_path):
+        names = ["$\\frac{", "a\x1b[2J\nb", "org/" + "m" * 300, "\ud800 $x^2$"]
+        ratings = Ratings()
+        ratings.update([Played(pair, (1.0, -1.0)) for pair in itertools.combinations(names, 2)])
+        draw_win_rates(ratings.matrix(names), tmp_path / "table.png", {name: ratings.rating(name) for name in names})
+
+        assert (tmp_path / "table.png").stat().st_size < 1_000_000
+
     def test_a_name_is_never_broken_in_two(self, drawn):
         names = [f"a-snapshot-with-quite-a-long-name-{number}" for number in range(3)]
         ratings = Ratings()

@@ -1,9 +1,12 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from hub_server import HubServer
@@ -11,7 +14,7 @@ from hub_server import HubServer
 from trl_spiral import OpponentPool
 from trl_spiral.opponents import Played, pool
 from trl_spiral.opponents.pool import INDEX
-from trl_spiral.opponents.snapshot_files import NEEDED, kind_of, needed_by_checkpoints
+from trl_spiral.opponents.snapshot_files import kind_of
 from trl_spiral.types import POLICY
 
 
@@ -151,14 +154,16 @@ class TestEviction:
         assert "step-10" not in made.ratings.names
         assert made.ratings.win_rate(POLICY, "step-10").games == 0
 
-    def test_spares_the_files_that_a_checkpoint_needs(self, tmp_path):
-        made = filled(tmp_path, [10], capacity=1)
-        made.add(20, "weights", writing(), keep={"step-10"})
-        kept = on_disk(tmp_path)
-        made.add(30, "weights", writing())
+    def test_spares_the_files_that_a_checkpoint_holds(self, tmp_path):
+        made = filled(tmp_path / "pool", [10], capacity=1)
+        made.save_to(tmp_path / "checkpoint-10" / "opponents")
+        (tmp_path / "checkpoint-10").rename(tmp_path / "best")
+        made.add(20, "weights", writing())
 
-        assert kept == [INDEX, "step-10", "step-20"]
-        assert on_disk(tmp_path) == [INDEX, "step-30"]
+        assert on_disk(tmp_path / "pool") == [INDEX, "step-20"]
+        kept = OpponentPool(tmp_path / "best" / "opponents")
+        assert names(kept) == ["step-10"]
+        assert kept.problems() == []
 
 
 class TestOpen:
@@ -173,9 +178,32 @@ class TestOpen:
         assert opened.ratings.win_rate(POLICY, "step-10").games == 1
 
     def test_refuses_an_index_that_it_cannot_read(self, tmp_path):
-        (tmp_path / INDEX).write_text('{"format": 2}')
+        (tmp_path / INDEX).write_text('{"format": 1}')
 
-        with pytest.raises(ValueError, match=f"{INDEX} is no index of a pool in format 1"):
+        with pytest.raises(ValueError, match=f"{INDEX} is no index of a pool in format 2"):
+            OpponentPool(tmp_path)
+
+    @pytest.mark.parametrize("damage", [b"", bytes(900), b'{"format": 2, "snaps', b"[1]", b"\xff\xfe"])
+    def test_a_damaged_index_is_rebuilt_from_the_newest_checkpoint(self, damage, tmp_path, caplog):
+        made = filled(tmp_path / "run" / "opponents", [10])
+        for step in (20, 30):
+            made.add(step, "weights", writing())
+            made.save_to(tmp_path / "run" / f"checkpoint-{step}" / "opponents")
+        (made.folder / INDEX).write_bytes(damage)
+        with caplog.at_level(logging.WARNING, logger="trl_spiral"):
+            opened = OpponentPool(made.folder)
+        opened.restore(tmp_path / "run" / "checkpoint-20" / "opponents")
+
+        assert caplog.messages == [
+            f"{made.folder / INDEX} is damaged, and that in {tmp_path}/run/checkpoint-30/opponents takes its place."
+        ]
+        assert names(OpponentPool(made.folder)) == ["step-10", "step-20"]
+
+    def test_a_damaged_index_without_checkpoints_is_refused(self, tmp_path):
+        filled(tmp_path, [10])
+        (tmp_path / INDEX).write_text("")
+
+        with pytest.raises(ValueError, match=f"{INDEX} is damaged. Delete .* and resume the run"):
             OpponentPool(tmp_path)
 
     @pytest.mark.parametrize(
@@ -218,8 +246,8 @@ class TestCrash:
                     return call
 
                 for module, name in (
-                    *((pool.os, name) for name in ("rename", "replace", "fsync", "unlink", "rmdir", "mkdir")),
-                    (pool.json, "dump"),
+                    *((pool.os, name) for name in ("rename", "replace", "unlink", "rmdir", "mkdir")),
+                    (pool.json, "dumps"),
                 ):
                     setattr(module, name, counted(getattr(module, name)))
                 work()
@@ -267,24 +295,63 @@ def names_after_adding(opened, step):
 
 class TestRestore:
     def test_goes_back_to_an_earlier_index(self, tmp_path):
-        made = filled(tmp_path, [10, 20], capacity=2)
+        made = filled(tmp_path / "pool", [10, 20], capacity=2)
+        made.save_to(tmp_path / "saved")
         state = json.loads(json.dumps(made.state_dict()))
         for step in (30, 40):
-            made.add(step, "weights", writing(), keep={"step-10", "step-20"})
-        made.restore(state)
+            made.add(step, "weights", writing())
+        made.restore(tmp_path / "saved")
 
         assert names(made) == ["step-10", "step-20"]
+        assert made.problems() == []
         assert made.state_dict() == state
-        assert OpponentPool(tmp_path).state_dict() == state
-        assert on_disk(tmp_path) == [INDEX, "step-10", "step-20"]
+        assert OpponentPool(made.folder).state_dict() == state
+        assert on_disk(made.folder) == [INDEX, "step-10", "step-20"]
+
+    def test_into_a_new_folder_takes_the_files_along(self, tmp_path):
+        made = filled(tmp_path / "pool", [10, 20])
+        made.save_to(tmp_path / "saved")
+        shutil.rmtree(made.folder)
+        new = OpponentPool(tmp_path / "new")
+        new.restore(tmp_path / "saved")
+        shutil.rmtree(tmp_path / "saved")
+
+        assert new.problems() == []
+        assert new.state_dict() == made.state_dict()
+
+    def test_takes_room_once_where_the_file_system_has_links(self, tmp_path):
+        made = filled(tmp_path / "pool", [10])
+        made.save_to(tmp_path / "saved")
+
+        assert (tmp_path / "saved" / "step-10" / "model.safetensors").samefile(
+            made.path("step-10") / "model.safetensors"
+        )
+
+    def test_copies_where_the_file_system_has_no_links(self, tmp_path):
+        elsewhere = Path("/dev/shm")
+        if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("needs a second file system")
+        made = filled(tmp_path / "pool", [10])
+        with tempfile.TemporaryDirectory(dir=elsewhere) as folder:
+            made.save_to(Path(folder) / "saved")
+
+            assert OpponentPool(Path(folder) / "saved").problems() == []
+
+    def test_a_damaged_copy_in_the_pool_is_replaced(self, tmp_path):
+        made = filled(tmp_path / "pool", [10])
+        made.save_to(tmp_path / "saved")
+        (made.path("step-10") / "model.safetensors").unlink()
+        (made.path("step-10") / "model.safetensors").write_bytes(bytes(18))
+        made.restore(tmp_path / "saved")
+
+        assert made.problems() == []
 
     def test_leaves_another_runs_snapshots_alone(self, tmp_path):
-        state = filled(tmp_path / "mine", [10]).state_dict()
+        filled(tmp_path / "mine", [10]).save_to(tmp_path / "saved")
         others = filled(tmp_path / "others", [10, 20])
 
-        for before in (state, OpponentPool(tmp_path / "empty").state_dict()):
-            with pytest.raises(ValueError, match="holds snapshots of another run than the checkpoint's"):
-                others.restore(before)
+        with pytest.raises(ValueError, match="holds snapshots of another run than .*saved"):
+            others.restore(tmp_path / "saved")
         assert on_disk(tmp_path / "others") == [INDEX, "step-10", "step-20"]
 
     @pytest.mark.parametrize(
@@ -298,22 +365,17 @@ class TestRestore:
             ),
         ],
     )
-    def test_refuses_or_goes_on_without_a_damaged_snapshot(self, damage, clause, tmp_path, caplog):
-        made = filled(tmp_path, [10, 20])
-        state = made.state_dict()
-        made.add(30, "weights", writing())
-        damage(tmp_path / "step-10" / "model.safetensors")
-
-        with pytest.raises(ValueError, match=f"lacks what the checkpoint expects: {clause}.*`pool_repair=True`"):
-            made.restore(state)
-        untouched = names(made)
+    def test_goes_on_without_a_damaged_snapshot(self, damage, clause, tmp_path, caplog):
+        made = filled(tmp_path / "pool", [10, 20])
+        made.save_to(tmp_path / "saved")
+        damage(tmp_path / "saved" / "step-10" / "model.safetensors")
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
-            made.restore(state, repair=True)
+            made.restore(tmp_path / "saved", repair=True)
 
-        assert untouched == ["step-10", "step-20", "step-30"]
+        assert OpponentPool(tmp_path / "saved").problems() == [clause]
         assert names(made) == ["step-20"]
         assert caplog.messages == [f"Going on without step-10: {clause}."]
-        assert on_disk(tmp_path) == [INDEX, "step-20"]
+        assert on_disk(made.folder) == [INDEX, "step-20"]
 
 
 class TestStartAnew:
@@ -352,15 +414,6 @@ class TestSweep:
 
         assert swept == []
         assert "could not be deleted and takes up room" in caplog.text
-
-    def test_what_checkpoints_need_is_read_from_their_lists(self, tmp_path):
-        made = filled(tmp_path / "pool", [10, 20])
-        for step, content in ((10, json.dumps(made.state_dict())), (20, '{"snapsh')):
-            (tmp_path / f"checkpoint-{step}").mkdir()
-            (tmp_path / f"checkpoint-{step}" / NEEDED).write_text(content)
-
-        assert needed_by_checkpoints(tmp_path) == {"step-10", "step-20"}
-        assert needed_by_checkpoints(tmp_path / "nowhere") == set()
 
 
 class TestFromCheckpoints:

@@ -1,6 +1,5 @@
 """Training against earlier selves: what is met, what is trained, what is kept, and what a resume finds."""
 
-import json
 import logging
 import shutil
 
@@ -164,49 +163,63 @@ class TestFolder:
         assert OpponentPool(tmp_path / "out" / "opponents").problems() == []
         assert len(OpponentPool(tmp_path / "out" / "opponents")) == 3
 
-    def test_a_damaged_snapshot_stops_a_resume_or_is_left_out(self, trained, model_dir, tmp_path, caplog):
+    def test_a_damaged_snapshot_is_left_out_where_that_is_asked_for(self, trained, model_dir, tmp_path, caplog):
         adapter, trainer = trained
         shutil.copytree(trainer.args.output_dir, tmp_path / "out")
         name = "adapter_model.safetensors" if adapter else "model.safetensors"
-        weights = tmp_path / "out" / "opponents" / "step-10" / name
+        weights = tmp_path / "out" / "checkpoint-12" / "opponents" / "step-10" / name
         weights.write_bytes(weights.read_bytes()[:-1])
-
-        with pytest.raises(ValueError, match=f"lacks what the checkpoint expects: step-10/{name} has .* bytes"):
-            train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13)
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             resumed = train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_repair=True)
 
         assert any("Going on without step-10" in message for message in caplog.messages)
         assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-8", "step-12"]
 
-    def test_a_checkpoint_from_before_there_were_opponents_begins_with_an_empty_pool(
-        self, model_dir, tmp_path, caplog
-    ):
+    @pytest.mark.parametrize("how", ["renamed", "copied"])
+    def test_a_checkpoint_that_was_moved_keeps_its_pool(self, how, trained, model_dir, tmp_path):
+        adapter, trainer = trained
+        shutil.copytree(trainer.args.output_dir, tmp_path / "out")
+        moved = tmp_path / "out" / "best" if how == "renamed" else tmp_path / "elsewhere"
+        (shutil.move if how == "renamed" else shutil.copytree)(tmp_path / "out" / "checkpoint-6", moved)
+        # The run goes on, evicts the snapshots of that checkpoint, and is thrown away.
+        train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=14, save_total_limit=1)
+        shutil.rmtree(tmp_path / "out" / "opponents")
+        resumed = train(model_dir, tmp_path / "new", adapter=adapter, resume=str(moved))
+
+        assert history(resumed) == history(trainer)
+        assert resumed.pool.state_dict() == trainer.pool.state_dict()
+        assert resumed.pool.problems() == []
+
+    def test_a_cut_index_is_rebuilt(self, trained, model_dir, tmp_path):
+        adapter, trainer = trained
+        shutil.copytree(trainer.args.output_dir, tmp_path / "out")
+        for later in ("checkpoint-9", "checkpoint-12"):
+            shutil.rmtree(tmp_path / "out" / later)
+        index = tmp_path / "out" / "opponents" / INDEX
+        index.write_bytes(index.read_bytes()[:100])
+        resumed = train(model_dir, tmp_path / "out", adapter=adapter, resume=True)
+
+        assert resumed.pool.state_dict() == trainer.pool.state_dict()
+        assert OpponentPool(index.parent).problems() == []
+
+    def test_a_checkpoint_without_opponents_begins_with_an_empty_pool(self, model_dir, tmp_path, caplog):
         train(model_dir, tmp_path, max_steps=3, opponents="self", matchmaking="uniform")
-        path = tmp_path / "checkpoint-3" / "selfplay_state_0.pt"
-        state = torch.load(path)
-        del state["rollout"]["opponents"]
-        baselines = state["rollout"]["estimator"]["baselines"]
-        state["rollout"]["estimator"]["baselines"] = [[game, seat, value] for game, seat, _, value in baselines]
-        torch.save(state, path)
-        marker = tmp_path / "checkpoint-3" / "selfplay_complete.json"
-        listed = json.loads(marker.read_text())
-        listed["files"][path.name] = path.stat().st_size
-        marker.write_text(json.dumps(listed))
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             resumed = train(model_dir, tmp_path, max_steps=6, resume=True)
 
-        assert any("had no pool of opponents, so this run's begins empty" in line for line in caplog.messages)
+        assert any("has no pool of opponents, so this run's begins empty" in line for line in caplog.messages)
         assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-4", "step-6"]
         assert ("TicTacToe-v0", 0, "self") in resumed.rollout.estimator.baselines
 
-    def test_disk_use_is_bounded_by_the_pool_and_what_checkpoints_need(self, model_dir, tmp_path):
+    def test_disk_use_is_bounded_by_the_pool_and_the_checkpoints(self, model_dir, tmp_path):
         trainer = train(model_dir, tmp_path, max_steps=16, save_steps=4, save_total_limit=2)
-        folders = {path.name for path in (tmp_path / "opponents").iterdir() if path.is_dir()}
+        weights = list(tmp_path.rglob("opponents/*/adapter_model.safetensors"))
 
-        # Checkpoints 12 and 16 are kept, and each needs three.
+        # Checkpoints 12 and 16 are kept, and each holds three; the pool's own are those of the latter.
         assert [snapshot.name for snapshot in trainer.pool.snapshots] == ["step-12", "step-14", "step-16"]
-        assert folders == {f"step-{step}" for step in (8, 10, 12, 14, 16)}
+        assert len(weights) == 9
+        assert {path.parent.name for path in weights} == {f"step-{step}" for step in (8, 10, 12, 14, 16)}
+        assert len({path.stat().st_ino for path in weights}) == 5
 
 
 class TestRatingGames:

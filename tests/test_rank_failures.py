@@ -6,7 +6,9 @@ import json
 import time
 
 import pytest
-from test_two_ranks import SCRIPT, Launched, launch
+import training_runs
+from forked_ranks import run_on_ranks
+from test_two_ranks import Launched
 
 
 GAMES = ("TicTacToe-v0", "Sum-v0")
@@ -17,7 +19,7 @@ def run(folder, model, name, **changes):
     """One run of four steps on two ranks: how it ended, and how many seconds after its trouble began."""
     settings = dict(name=name, model=model, games=GAMES, config={"output_dir": str(folder / name), "max_steps": 4})
     (folder / f"{name}.json").write_text(json.dumps([settings | changes]))
-    done = launch(SCRIPT, folder / f"{name}.json")
+    done = run_on_ranks(training_runs.main, folder / f"{name}.json")
     return done, time.time() - float((folder / "trouble").read_text())
 
 

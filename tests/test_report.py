@@ -118,14 +118,21 @@ class TestReadRun:
     def test_a_state_that_was_cut_off_is_named(self, tmp_path):
         (tmp_path / "trainer_state.json").write_text('{"global_')
 
-        with pytest.raises(ValueError, match="trainer_state.json is not whole"):
+        with pytest.raises(ValueError, match="trainer_state.json is damaged"):
             read_run(tmp_path)
 
-    @pytest.mark.parametrize("text", ["[]", "null", '{"global_step": 1}'])
-    def test_a_state_that_is_something_else_is_named(self, text, tmp_path):
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("[]", "it is not an object"),
+            ("null", "it is not an object"),
+            ('{"global_step": 1}', "it lacks 'max_steps'"),
+        ],
+    )
+    def test_a_state_that_is_something_else_is_named(self, text, reason, tmp_path):
         (tmp_path / "trainer_state.json").write_text(text)
 
-        with pytest.raises(ValueError, match="trainer_state.json is no JSON object that holds global_step"):
+        with pytest.raises(ValueError, match=rf"trainer_state.json is damaged \({reason}\)"):
             read_run(tmp_path)
 
 

@@ -7,14 +7,18 @@ are skipped.
 
 import json
 import os
+import random
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from reports_for_tests import HOSTILE, write_games, write_run, write_state
 from scores_for_tests import make_rows
+from test_report_damage import mutate
 
+from trl_spiral.cli import main
 from trl_spiral.evaluation.comparison import compare_scores
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import make_record
@@ -22,6 +26,7 @@ from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
 from trl_spiral.report import Run, read_run, render
 from trl_spiral.report.comparison import render_comparison
+from trl_spiral.text.printable import block
 
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
@@ -267,7 +272,7 @@ class TestReplay:
         page.wait_for_selector("text=1 of 40 games")
 
         page.wait_for_selector("text=TicTacToe-v0, game 0")
-        assert page.locator(".reply").inner_text() == HOSTILE
+        assert page.locator(".reply").inner_text() == block(HOSTILE)
 
     def test_what_a_model_wrote_is_text(self, look, report, tmp_path):
         run = read_run(report.parent)
@@ -437,7 +442,7 @@ class TestComparison:
 
                 assert page.evaluate("window.pwned") is None
                 assert page.locator("img, main a, script").count() == 3  # the page's own scripts
-                assert page.locator(".reply").inner_text() == shown[0].response
+                assert page.locator(".reply").inner_text() == block(shown[0].response)
 
     def test_a_task_that_is_not_registered_has_replies_without_steps(self, look, tmp_path):
         page = look(write_comparison(tmp_path, [replace(one, task="gone") for one in make_rows(1)[:1]]))
@@ -461,3 +466,27 @@ class TestComparison:
         ]
 
         assert colours == ["rgb(43, 95, 158)", "rgb(127, 176, 230)"]
+
+
+class TestDamagedRuns:
+    def test_every_page_of_a_mutated_run_is_drawn(self, browser, tmp_path):
+        noise, drawn = [], 0
+        context = browser.new_context()
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("console", lambda message: noise.append((seed, message.text)))
+        page.on("pageerror", lambda error: noise.append((seed, str(error))))
+        whole = write_run(tmp_path / "whole", games=4)
+        for seed in range(int(os.environ.get("TRL_SPIRAL_FUZZ", "60"))):
+            folder = Path(shutil.copytree(whole, tmp_path / str(seed)))
+            mutate(folder, random.Random(seed))
+            if main(["report", str(folder)]) == 0:
+                page.goto((folder / "report.html").as_uri())
+                page.wait_for_selector(".view h4")  # the last that a page draws
+                for stop in range(page.locator("[data-turn]").count()):
+                    page.locator("[data-turn]").nth(stop).click()
+                drawn += 1
+        context.close()
+
+        assert noise == []
+        assert drawn > 5

@@ -281,6 +281,16 @@ class TestUnitTestReward:
 
         assert UnitTestReward(sandbox)([program] * 2, test_list=tests * 2, entry_points=[["sum"], None]) == [1.0, 0.0]
 
+    def test_changes_of_arguments_count_where_a_row_asks_for_it(self, sandbox):
+        emptied = fenced("def f(a):\n    a.clear()\n    return a")
+        sorts = fenced("def f(a):\n    a.sort()\n    return a")
+        compares = ["a = [3, 1, 2]\nassert f(a) == sorted(a)"]
+        looks = ["a = [3, 1, 2]\nf(a)\nassert a == [1, 2, 3]"]
+        reward = UnitTestReward(sandbox)
+
+        assert reward([emptied, sorts], test_list=[compares] * 2) == [0.0, 1.0]
+        assert reward([emptied, sorts, sorts], test_list=[looks] * 3, in_place=[True, True, None]) == [0.0, 1.0, 0.0]
+
     @pytest.mark.parametrize("test", ["assert f( == 1", "assert f() == '\0'"])
     @pytest.mark.parametrize("columns", [{}, {"entry_points": [["f"], ["f"]]}])
     def test_a_test_that_is_not_python_is_named(self, test, columns):

@@ -1,6 +1,7 @@
 """The sandbox of this machine: what it runs, what it leaves, and what it does when something is lost."""
 
 import errno
+import importlib.util
 import os
 import re
 import resource
@@ -255,6 +256,24 @@ class TestLocalSandbox:
 
         assert outcome.output == "1\n"
         assert belongings() == before
+
+    def test_imports_the_whole_standard_library_without_listing_it(self):
+        code = """
+import importlib, sys
+lacking = set()
+for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
+    importlib.invalidate_caches()
+    sys.path_importer_cache.clear()
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        lacking.add(error.name)
+"""
+        with LocalSandbox(Limits(20.0, 60.0, 1024), workers=1) as sandbox:
+            (outcome,) = sandbox.run([Job(code, ("lacking",))])
+
+        assert outcome.ending is Ending.FINISHED, outcome
+        assert [name for name in outcome.answers[0].value if importlib.util.find_spec(name)] == []
 
     def test_says_why_a_program_could_not_be_contained(self, monkeypatch):
         broken = "landlock.restrict = lambda rules: 1 / 0"

@@ -4,13 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
 import pytest
+from hostile_programs import HOSTILE, LIMITS
 
+import trl_spiral
 from trl_spiral.sandbox import BubblewrapSandbox, CannotContain, Ending, Job, Limits, LocalSandbox, kernel
 from trl_spiral.sandbox.bubblewrap import command
+from trl_spiral.sandbox.helper import PYTHON
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,6 +95,13 @@ class TestBubblewrapSandbox:
 
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
 
+    @pytest.mark.parametrize("name", ["third-party packages listed", "where it is installed"])
+    def test_hides_the_installation(self, name):
+        with BubblewrapSandbox(LIMITS, workers=1) as sandbox:
+            (outcome,) = sandbox.run([HOSTILE[name].job(9)])
+
+        assert HOSTILE[name].escaped(outcome) is None
+
     def test_shows_what_the_limits_name(self, tmp_path):
         book, desk = tmp_path / "book", tmp_path / "desk"
         book.mkdir()
@@ -121,14 +132,19 @@ print(json.dumps({
     "passwords": tried(lambda: open("/etc/passwd")),
     "write": tried(lambda: open("/file", "w")),
     "environment": sorted(os.environ.keys() - {"LC_CTYPE", "PWD"}),
+    "mounts": open("/proc/self/mountinfo").read(),
+    "packages": os.listdir(sys.argv[1]),
+    "write to packages": tried(lambda: open(f"{sys.argv[1]}/file", "w")),
     "capabilities": [line for line in open("/proc/self/status") if line.startswith("CapEff") or line.startswith("CapBnd")],
 }))
 """
 
     def test_is_a_wall_without_the_other_walls(self, monkeypatch):
         # Nothing but bubblewrap here: neither Landlock nor seccomp.
+        packages = sysconfig.get_path("purelib", vars={"base": sys.base_prefix})
+        assert os.listdir(packages) != []
         done = subprocess.run(
-            [*command(Limits()), sys.executable, "-I", "-S", "-c", self.LOOK], capture_output=True, text=True, env={}
+            [*command(Limits()), PYTHON, "-I", "-S", "-c", self.LOOK, packages], capture_output=True, text=True, env={}
         )
         seen = json.loads(done.stdout)
 
@@ -138,4 +154,8 @@ print(json.dumps({
         assert seen["passwords"] == "FileNotFoundError"
         assert seen["write"] == "OSError"  # the file system is read-only
         assert seen["environment"] == []
+        assert seen["packages"] == []
+        assert seen["write to packages"] == "OSError"
+        assert str(Path(trl_spiral.__file__).parents[1]) not in seen["mounts"]
+        assert sys.prefix == sys.base_prefix or sys.prefix not in seen["mounts"]
         assert {line.split()[1] for line in seen["capabilities"]} == {"0" * 16}

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"this kernel lacks {', '.
 class TestDegraded:
     """Helper processes that take the kernel for one which lacks something."""
 
-    WITHOUT = "import sys; sys.path.append(sys.argv[1]); from trl_spiral.sandbox import landlock, seccomp, zygote; {}; zygote.main()"
+    WITHOUT = "from trl_spiral.sandbox import landlock, seccomp, zygote; {}; zygote.main()"
     LANDLOCK = "landlock.version = lambda: 0"
     SECCOMP = "seccomp.is_there = lambda: False"
 

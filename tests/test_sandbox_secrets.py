@@ -2,9 +2,14 @@
 
 import os
 import secrets
+import shutil
+import subprocess
+import venv
+from pathlib import Path
 
 import pytest
 
+import trl_spiral
 from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, kernel
 
 
@@ -38,7 +43,37 @@ def reads(path):
 """
 
 
+INSTALLED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from trl_spiral.sandbox import Job, Limits, LocalSandbox
+
+if __name__ == "__main__":
+    with LocalSandbox(Limits(10.0, 20.0, 1024, readable=("/proc",)), workers=1) as sandbox:
+        (searched,) = sandbox.run([Job(sys.stdin.read(), ("found",))])
+    print(*searched.answers[0].value)
+"""
+
+
 class TestSecrets:
+    def test_paths_of_the_installation_and_its_environment_are_not_in_memory(self, tmp_path):
+        first, second = secrets.token_hex(12), secrets.token_hex(12)
+        folder = tmp_path / (first + second)
+        shutil.copytree(Path(trl_spiral.__file__).parent / "sandbox", folder / "trl_spiral/sandbox")
+        (folder / "trl_spiral/__init__.py").touch()
+        venv.create(folder / "env", symlinks=True)
+        done = subprocess.run(
+            [folder / "env/bin/python", "-c", INSTALLED, folder],
+            input=SEARCH.format(first=first, second=second),
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={},
+        )
+
+        assert done.stderr == ""
+        assert set(done.stdout.split()) == {"own"}
+
     def test_nothing_of_the_trainer_is_in_what_a_program_can_read(self, monkeypatch, tmp_path):
         first, second = secrets.token_hex(12), secrets.token_hex(12)
         monkeypatch.setenv("HF_TOKEN", first + second)

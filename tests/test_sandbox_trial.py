@@ -19,8 +19,8 @@ def sandbox():
         yield sandbox
 
 
-def judge(sandbox, code, tests, names=("f",)):
-    return sandbox.judge([Trial(code, tests, names)])[0]
+def judge(sandbox, code, tests, names=("f",), in_place=False):
+    return sandbox.judge([Trial(code, tests, names, in_place)])[0]
 
 
 PASSING = {
@@ -44,6 +44,16 @@ PASSING = {
         "import re\ndef f(x): return re.match('a', x)",
         "assert f('a')\nassert not f('b')",
     ),
+    "what the program remembers": (
+        "n = 0\ndef f():\n    global n\n    n += 1\n    return n",
+        "assert [f(), f()] == [1, 2]",
+    ),
+    "a class that the tests only call": ("class f:\n    def __new__(cls, x): return x", "assert f(3) == 3"),
+    "tests that print": ("def f(): return 1", "print('x' * 9999)\nassert f() == 1"),
+    "tests without a call": ("def f(): pass", ""),
+}
+
+IN_PLACE = {
     "arguments that the program changes": (
         "def f(x, y, *, z):\n    x.sort()\n    y[1]['b'] = (2,)\n    z.discard(1)\n    z.add(3)\n    del y[0]",
         "x, b, z = [3, 1, 2], {}, {1, 2}\ny = [0, b]\nassert f(x, y, z=z) is None\n"
@@ -66,13 +76,34 @@ PASSING = {
         "def f(x): x.reverse()",
         "x = list(range(20_000))\nf(x)\nassert x == list(range(19_999, -1, -1))",
     ),
-    "what the program remembers": (
-        "n = 0\ndef f():\n    global n\n    n += 1\n    return n",
-        "assert [f(), f()] == [1, 2]",
+}
+
+# Each alters, by its arguments, what it is compared with. The tests hold where nothing is altered.
+ALTERING = {
+    "emptying": ("def f(a):\n    a.clear()\n    return a", "x = [3, 1, 2]\nassert f(x) == sorted(x)"),
+    "emptying a dict": ("def f(a):\n    a.clear()\n    return 0", "x = {1: 2}\nassert f(x) == sum(x.values())"),
+    "emptying a set": ("def f(a):\n    a.clear()\n    return 0", "x = {1, 2}\nassert f(x) == len(x)"),
+    "emptying what is nested": (
+        "def f(a):\n    a[0].clear()\n    return 0",
+        "x = ([1, 2],)\nassert f(x) == len(x[0])",
     ),
-    "a class that the tests only call": ("class f:\n    def __new__(cls, x): return x", "assert f(3) == 3"),
-    "tests that print": ("def f(): return 1", "print('x' * 9999)\nassert f() == 1"),
-    "tests without a call": ("def f(): pass", ""),
+    "emptying a keyword": ("def f(*, a):\n    a.clear()\n    return 0", "x = [1]\nassert f(a=x) == len(x)"),
+    "the expectation as an argument": (
+        "def f(a, b):\n    b[:] = [a]\n    return [a]",
+        "x = [7]\nassert f(1, x) == x",
+    ),
+    "emptying before an exception": (
+        "def f(a):\n    a.clear()\n    raise KeyError",
+        "x = [1]\ntry:\n    f(x)\nexcept KeyError:\n    pass\nassert len(x) == 1 and f",
+    ),
+    "a loop over the cases": (
+        "def f(a):\n    a.clear()\n    return a",
+        "cases = [[2, 1], [3]]\nfor x in cases:\n    assert f(x) == sorted(x)",
+    ),
+    "cases that are all emptied": (
+        "def f(a):\n    a.clear()\n    return 0",
+        "x = [1]\nassert f(x) == 0\nassert x == [1]",
+    ),
 }
 
 TESTS = "assert f(1) == 987654321012"
@@ -142,14 +173,35 @@ class TestJudge:
         assert not verdict.passed
         assert error is None or verdict.error == error
 
+    @pytest.mark.parametrize("name", IN_PLACE)
+    def test_shows_changes_of_arguments_to_tests_that_ask_for_it(self, name, sandbox):
+        assert judge(sandbox, *IN_PLACE[name], in_place=True) == Verdict(True)
+        assert judge(sandbox, *IN_PLACE[name]).error == "AssertionError"
+
+    @pytest.mark.parametrize("name", ALTERING)
+    def test_does_not_let_a_program_alter_what_it_is_compared_with(self, name, sandbox):
+        program, tests = ALTERING[name]
+        # The tests see what they would see where `f` got a copy of everything.
+        copying = "import copy\ninner = f\ndef f(*a, **k): return inner(*copy.deepcopy(a), **copy.deepcopy(k))"
+        copied = f"{program}\n{copying}\n{tests}"
+        try:
+            exec(copied, {})
+        except AssertionError:
+            passes = False
+        else:
+            passes = True
+
+        assert judge(sandbox, program, tests).passed is passes
+
     def test_fails_where_an_argument_is_changed_that_should_not_be(self, sandbox):
         tests = "a = [3, 1]\nassert f(a) == [1, 3]\nassert a == [3, 1]"
 
-        assert judge(sandbox, "def f(x): return sorted(x)", tests).passed
-        assert judge(sandbox, "def f(x):\n    x.sort()\n    return x", tests).error == "AssertionError"
+        assert judge(sandbox, "def f(x): return sorted(x)", tests, in_place=True).passed
+        assert judge(sandbox, "def f(x):\n    x.sort()\n    return x", tests, in_place=True).error == "AssertionError"
 
     def test_fails_where_an_argument_is_given_what_does_not_travel(self, sandbox):
-        assert judge(sandbox, "def f(x): x.append(f)", "f([])").error == "NotPlain"
+        assert judge(sandbox, "def f(x): x.append(f)", "f([])", in_place=True).error == "NotPlain"
+        assert judge(sandbox, "def f(x): x.append(f)", "f([])").passed
 
     def test_passes_what_is_right_beside_what_is_wrong(self, sandbox):
         right, wrong = "def f(x): return 2", "def f(x): return 3"

@@ -279,7 +279,8 @@ class TestMetrics:
             )
             carried += made - len(rows)
             assert entry["selfplay/kept_rows"] == carried
-            assert entry["selfplay/unused_rows"] == entry["selfplay/unused_tokens"] == 0
+            assert entry["selfplay/unused_rows"] == 0
+            assert entry["selfplay/unused_tokens"] == sum(episode.discarded_tokens for episode in episodes)
             assert entry["reward"] == pytest.approx(sum(row.reward for row in rows) / len(rows), abs=1e-6)
             assert entry["completions/mean_length"] == pytest.approx(sum(sum(r.mask) for r in rows) / len(rows))
             if not episodes:

@@ -2,9 +2,12 @@
 
 import json
 import logging
+import platform
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
+import torch
 from training_runs import RecordingTrainer, config, plain_trainer
 from transformers import TrainerCallback
 
@@ -281,6 +284,23 @@ class TestTranscriptCallback:
         assert described["command"] == "train.py --hub_token HIDDEN --wandb_api_key=HIDDEN --seed 42"
         assert described["settings"]["max_steps"] == 4
         assert "hf_x" not in json.dumps(described)
+
+    def test_records_what_a_second_run_of_the_same_numbers_needs(self, trainer, tmp_path, monkeypatch):
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+        trainer(num_iterations=1, max_steps=1).train()
+        recorded = json.loads((tmp_path / "run.json").read_text())
+
+        assert recorded["machine"] == {
+            "processes": 1,
+            "threads": torch.get_num_threads(),
+            "architecture": platform.machine(),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "accelerator": None,
+            "environment": {"ATEN_CPU_CAPABILITY": "avx2"},
+        }
+        installed = ("trl-spiral", "trl", "transformers", "accelerate", "torch", "tokenizers", "textarena")
+        assert {name: recorded["versions"][name] for name in installed} == {name: version(name) for name in installed}
+        assert recorded["versions"]["python"] == platform.python_version()
 
     def test_a_trainer_that_plays_no_games_has_none_to_keep(self, trainer):
         run = trainer()

@@ -7,6 +7,7 @@ One launch plays a whole run and then begins another, in which both ranks die; a
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from training_runs import flip
 
 from trl_spiral.advantages import RoleBaseline, summarize
-from trl_spiral.state import newest_complete_checkpoint
+from trl_spiral.state import newest_complete_checkpoint, read_marker
 
 
 SCRIPT = Path(__file__).with_name("training_runs.py")
@@ -131,11 +133,27 @@ class TestTwoRanks:
         assert "selfplay_state_2.pt" not in checkpoint
         assert not {name for name in checkpoint if name.endswith(".partial")}
         assert {path.name for path in out.glob("checkpoint-*")} == {f"checkpoint-{step}" for step in (3, 6, 9, 10)}
-        assert json.loads((out / "checkpoint-6" / "selfplay_complete.json").read_text())["world_size"] == 2
+        assert read_marker(out / "checkpoint-6")["settings"]["world_size"] == 2
         # The table has the rows of both ranks, once.
         table = pd.read_parquet(out / "completions" / "completions_00002.parquet")
         rows = [row for rank in (0, 1) for row in whole.batches[rank][0][0]]
         assert table["advantage"].tolist() == pytest.approx([row.advantage for row in rows])
+
+    def test_agree_on_the_newest_checkpoint_that_is_whole(self, model_dir, whole, folder):
+        shutil.copytree(folder / "killed", folder / "damaged")
+        flip(folder / "damaged" / "checkpoint-6" / "selfplay_state_1.pt")
+        run = dict(name="again", model=model_dir, games=GAMES, resume=True)
+        run["config"] = {"output_dir": str(folder / "damaged"), **RUN}
+        (folder / "runs.json").write_text(json.dumps([run]))
+        done = launch(SCRIPT, folder / "runs.json")
+
+        assert done.returncode == 0, done.stderr
+        sentence = "Skipping checkpoint-6, which is damaged: selfplay_state_1.pt is not what was written."
+        assert done.stderr.count(sentence) == 1
+        again = Launched(folder, "again")
+        for rank in (0, 1):
+            assert again.ranks[rank]["history"] == whole.ranks[rank]["history"]
+            assert again.ranks[rank]["transcripts"] == whole.ranks[rank]["transcripts"][1:]
 
     def test_resume_as_the_run_that_was_never_killed(self, model_dir, whole, folder):
         assert newest_complete_checkpoint(folder / "killed") == str(folder / "killed" / "checkpoint-6")

@@ -219,7 +219,7 @@ class TestLoadingIntoAServer:
     @pytest.mark.parametrize(
         ("page", "answer", "complaint"),
         [
-            ("models", (503, b"starting"), r"does not tell which adapters it holds \(HTTP 503: starting\)"),
+            ("models", (503, b"starting"), r"does not list its adapters \(HTTP 503: starting\)"),
             ("models", (200, b"<html>"), r"gave no answer that can be read \(JSONDecodeError"),
             ("models", (200, b"{}"), r"gave no answer that can be read \(KeyError: 'data'\)"),
             ("unload_lora_adapter", (500, b"no"), r"does not drop the adapter trl_spiral-old \(HTTP 500: no\)"),
@@ -235,7 +235,7 @@ class TestLoadingIntoAServer:
 
     def test_does_not_wait_for_ever(self, folders, monkeypatch):
         monkeypatch.setattr(vllm_lora, "TIMEOUT", 0.2)
-        with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RuntimeError, match="ReadTimeout"):
+        with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RuntimeError, match="TimeoutError"):
             load_into_server(f"http://127.0.0.1:{silent.getsockname()[1]}", folders)
 
 

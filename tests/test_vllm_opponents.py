@@ -59,7 +59,7 @@ def folders(model_dir, tmp_path_factory):
     folders = {}
     for number, token in enumerate(TOKENS):
         model = read(model_dir)
-        teach(model, token, steps=40)
+        teach(model, token)
         folders[f"step-{number}"] = tmp_path_factory.mktemp(f"whole-{number}")
         model.save_pretrained(folders[f"step-{number}"])
     model = read(model_dir)

@@ -168,6 +168,22 @@ class RandomKiller(TrainerCallback):
         threading.Thread(target=kill, daemon=True).start()
 
 
+class KillAtTheEnd(TrainerCallback):
+    """Ends the process after the last checkpoint, before anything of the end of training."""
+
+    def on_save(self, args, state, control, **kwargs):
+        if state.global_step >= state.max_steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def flip(path, bit=0):
+    """Flip one bit in the middle of a file, or in its byte `bit // 8` if a bit is given."""
+    content = bytearray(path.read_bytes())
+    bit = bit or 4 * len(content)
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(bytes(content))
+
+
 class StepLog(TrainerCallback):
     """Appends a line with the time and the step to a file at each step's begin and end."""
 

@@ -17,7 +17,7 @@ from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.pool import POOL_FOLDER
 from trl_spiral.ranks import lock_together
 from trl_spiral.spiral_config import SpiralConfig
-from trl_spiral.state import newest_complete_checkpoint
+from trl_spiral.state import MARKER
 
 
 def colocate_kwargs(
@@ -198,7 +198,7 @@ def check_fresh_pool(args: SpiralConfig, pool: OpponentPool | None = None) -> No
     """
     pool = OpponentPool(Path(args.output_dir) / POOL_FOLDER) if pool is None else pool
     inside = Path(args.output_dir).resolve() in pool.folder.resolve().parents
-    if pool.has_own and (not inside or newest_complete_checkpoint(args.output_dir) is not None):
+    if pool.has_own and (not inside or any(Path(args.output_dir).glob(f"*/{MARKER}"))):
         raise ValueError(
             f"{pool.folder} holds snapshots of an earlier run. Go on with that one by `resume_from_checkpoint`, or choose "
             "another `output_dir`. `OpponentPool.from_checkpoints` takes its snapshots over into a pool of their own."

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trl_spiral.prompts import PromptRenderer
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Completion = str | Sequence[Mapping[str, Any]]
 """As TRL hands it over: text, or the messages of a conversation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -146,7 +146,7 @@ def make_contestants(
     prompt_style: str = "chat",
     tokenizer: str | None = None,
     device: Any = "cpu",
-    api_key_env: str | None = "OPENAI_API_KEY",
+    endpoint_kwargs: Mapping[str, Any] | None = None,
 ) -> Contestants:
     """
     The players that texts name. What is wrong with a text is said before any model is loaded.
@@ -165,8 +165,8 @@ def make_contestants(
             once it has ended or has a checkpoint, or of an adapter's base model.
         device (`torch.device`, defaults to CPU):
             Where models are put.
-        api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`):
-            Environment variable that holds endpoints' key; `None` for endpoints that want none.
+        endpoint_kwargs (`Mapping[str, Any]`, *optional*):
+            Arguments of [`EndpointEngine`] for each endpoint, such as `api_key_env` and `timeout`.
 
     Raises:
         ValueError: If a text names nobody, a game has no such player, or a model cannot be loaded.
@@ -183,7 +183,7 @@ def make_contestants(
             made.players[name] = scripted_guest(name, games)
         elif endpoint := read_endpoint(one.whole):
             made.players[name] = EndpointPlayer(name, sampling)
-            made.engines[name] = EndpointEngine(*endpoint, api_key_env=api_key_env)
+            made.engines[name] = EndpointEngine(*endpoint, **endpoint_kwargs or {})
     pools = {one.folder: [other for other in named if other.folder == one.folder] for one in named if one.folder}
     read = {folder: tokenizer or _tokenizer_beside(folder, chosen) for folder, chosen in pools.items()}
     for folder, chosen in pools.items():

@@ -8,7 +8,6 @@ here as everywhere: what is added is the pause while TRL generates.
 from __future__ import annotations
 
 import functools
-import logging
 import random
 from collections.abc import Generator
 from typing import Any, cast
@@ -20,10 +19,12 @@ from trl_spiral.players import Player, ScriptedPlayer, scripted_player
 from trl_spiral.prompts import read_move
 from trl_spiral.rollout import Ask, Engine, Forfeit, Playing, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.control import escape_control_text
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import POLICY, Ending, Episode, Observation, Turn, has_won
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 HOW_TO_MOVE = "Make each of your moves by calling the tool `play`, until it tells you that the game is over."
 """What the model reads after the first observation."""
@@ -154,7 +155,7 @@ class GameEnvironment:
         if self._asked is None:
             return self._verdict()
         observed = "\n\n".join(message["content"] for message in self._asked.messages)
-        return f"{observed}\n\n{HOW_TO_MOVE}"
+        return f"{escape_control_text(observed)}\n\n{HOW_TO_MOVE}"
 
     def play(self, move: str) -> str:
         """
@@ -177,7 +178,7 @@ class GameEnvironment:
         except Exception as error:
             self._failure = error
             raise
-        return self._verdict() if self._asked is None else self._asked.update
+        return self._verdict() if self._asked is None else escape_control_text(self._asked.update)
 
     def get_reward(self) -> float | None:
         """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from trl_spiral.engines.endpoint import EndpointEngine
+from trl_spiral.engines.endpoint import BUDGETS, EndpointEngine
 from trl_spiral.engines.saved import saved_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
@@ -59,12 +59,9 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
                     f"{args.vllm_tensor_parallel_size}): each would ask it for itself and be answered differently. Use 1."
                 )
             players[name] = EndpointPlayer(name, _sampling(args))
-            engines[name] = EndpointEngine(
-                *endpoint,
-                api_key_env=args.endpoint_api_key_env or None,
-                max_requests=_share(args.endpoint_max_requests, args.world_size),
-                max_tokens=_share(args.endpoint_max_tokens, args.world_size),
-            )
+            options: dict[str, Any] = {**(cast(dict[str, Any], args.endpoint_kwargs) or {})}
+            shared = {budget: _share(options.get(budget), args.world_size) for budget in BUDGETS}
+            engines[name] = EndpointEngine(*endpoint, **options | shared)
         elif "/" in name:
             players[name], engines[name] = saved_player(name, _sampling(args), args.prompt_style, device)
         elif name == HUMAN:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from contextlib import suppress
@@ -10,8 +9,10 @@ from pathlib import Path
 from typing import TextIO
 from weakref import WeakValueDictionary, finalize
 
+from trl_spiral.text.printable import get_logger
 
-logger = logging.getLogger(__name__)
+
+logger = get_logger(__name__)
 
 LOCK_FILE = "_lock"
 """Name of the file that is locked. transformers does not push names with a leading underscore to the Hub."""

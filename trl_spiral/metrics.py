@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trl_spiral.advantages import Result
-from trl_spiral.types import POLICY, Ending, has_won, is_drawn
+from trl_spiral.types import FORFEITS, POLICY, has_won, is_drawn
 
 
 def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, float]:
@@ -36,8 +36,10 @@ def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, fl
     metrics |= {
         f"{prefix}/turns_per_game": sum(len(result.order) for result in played) / len(played),
         f"{prefix}/discarded_tokens": float(sum(result.discarded_tokens for result in played)),
-        f"{prefix}/illegal_rate": _share(played, lambda result: result.ending is Ending.ILLEGAL_MOVE),
-        f"{prefix}/truncated_rate": _share(played, lambda result: result.ending is Ending.TRUNCATED),
+        **{
+            f"{prefix}/{name}_rate": sum(result.ending is ending for result in played) / len(played)
+            for name, ending in FORFEITS.items()
+        },
         f"{prefix}/draw_rate": _share(played, _is_draw),
     }
     if tokens:
@@ -55,12 +57,14 @@ def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, fl
 def _of_seat(results: Sequence[Result], seat: int, prefix: str) -> dict[str, float]:
     won = sum(has_won(r.returns, seat) for r in results)
     drawn = sum(map(_is_draw, results))
-    illegal = sum(r.ending is Ending.ILLEGAL_MOVE and r.offender == seat for r in results)
     return {
         f"{prefix}/win": won / len(results),
         f"{prefix}/draw": drawn / len(results),
         f"{prefix}/loss": (len(results) - won - drawn) / len(results),
-        f"{prefix}/illegal": illegal / len(results),
+        **{
+            f"{prefix}/{name}": sum(r.ending is ending and r.offender == seat for r in results) / len(results)
+            for name, ending in FORFEITS.items()
+        },
         f"{prefix}/policy": _share(results, lambda result: result.players[seat : seat + 1] == (POLICY,)),
     }
 

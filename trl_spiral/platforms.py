@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 
@@ -18,6 +21,23 @@ AMPLE_MEMORY = 39.0
 GiB from which a recipe's batch fits as it is: an A100 of "40 GB" reports 39.4. Eight rows of 1,024 tokens have 4.6 GiB of float32
 logits over Qwen2.5's 151,936 tokens, of which a step holds several copies, beside 6 GiB of weights. Reckoned, not measured.
 """
+
+KERNELS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "VLLM_BATCH_INVARIANT")
+"""Environment variables that choose among kernels, which round differently."""
+
+LIBRARIES = (
+    "trl-spiral",
+    "trl",
+    "transformers",
+    "accelerate",
+    "peft",
+    "vllm",
+    "torch",
+    "numpy",
+    "tokenizers",
+    "textarena",
+)
+"""Libraries whose version may change a run's numbers."""
 
 _PRECISION = ("bf16", "fp16", "use_cpu")
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -53,6 +73,39 @@ def this_device() -> Device:
         return Device("cuda", (found.major, found.minor), found.total_memory / 2**30)
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return Device(accelerator.type if accelerator else "cpu")
+
+
+def describe_machine(processes: int) -> dict[str, Any]:
+    """
+    Return what a run's numbers depend on beside its settings: two runs of one seed are equal where all of it is.
+
+    Args:
+        processes (`int`):
+            Number of processes of the run.
+
+    Returns:
+        `dict[str, Any]`: `processes`, `threads`, `architecture`, `cpu` (the instruction set that torch's kernels use),
+        `accelerator`, and under `environment` the variables that choose kernels, where they are set.
+    """
+    import torch
+
+    return {
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+        "architecture": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "environment": {name: os.environ[name] for name in KERNELS if name in os.environ},
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed libraries that a run's numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def platform_defaults(

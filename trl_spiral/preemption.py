@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -14,9 +13,10 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from trl_spiral.sandbox.libc import prctl
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 REQUEUE = 75
 """Exit code after SIGTERM and SIGUSR1: `EX_TEMPFAIL` of `sysexits.h`, which means "try again later"."""

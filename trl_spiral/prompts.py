@@ -2,16 +2,18 @@ r"""
 Text at both ends of a turn: observation in, move out.
 
 `PromptRenderer` turns an observation into token ids through the tokenizer's own chat template or, for base models that
-have none, through a named style. `extract_move` finds the move in a reply: what stands in the last `\boxed{}` outside
-any unfinished thinking; where the move is a program, `extract_code_move` finds that too.
+have none, through a named style. Control tokens come from these alone, never from an observation. `extract_move` finds
+the move in a reply: what stands in the last `\boxed{}` outside any unfinished thinking; where the move is a program,
+`extract_code_move` finds that too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from trl_spiral.text.control import ControlText
 from trl_spiral.types import Message, Observation
 
 
@@ -132,6 +134,7 @@ class Tokenizer(Protocol):
 
     chat_template: Any
     eos_token: Any
+    added_tokens_decoder: Any
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any: ...
 
@@ -171,6 +174,7 @@ class PromptRenderer:
         check_prompt_style(style, tokenizer.chat_template or chat_template)
         self.tokenizer = tokenizer
         self.style = style
+        self._control = ControlText(tokenizer)
         self._template_kwargs = dict(chat_template_kwargs or {})
         if chat_template is not None:
             self._template_kwargs["chat_template"] = chat_template
@@ -182,7 +186,7 @@ class PromptRenderer:
         """Token ids of the whole observation, ready for the reply."""
         key = ("\x00duel" * observation.is_duel, *(message["content"] for message in observation.messages))
         if (ids := self._cache.get(key)) is None:
-            ids = self._remember(key, self._encode(self._text(observation.messages, observation.is_duel)))
+            ids = self._remember(key, self._control.encode(self._text(observation.messages, observation.is_duel)))
         return ids
 
     def message(self, text: str) -> tuple[int, ...]:
@@ -190,8 +194,20 @@ class PromptRenderer:
         return self.conversation([{"role": "user", "content": text}])
 
     def conversation(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of messages through the chat template, ready for the reply, and with nothing added: as TRL asks."""
-        return self._encode(self._apply([dict(message) for message in messages]))
+        """
+        Return the token ids of messages through the chat template, ready for the reply. Nothing is added, as in TRL.
+
+        System and assistant messages may hold control tokens, such as `<think>`: the caller or the model wrote them.
+        """
+        return self._control.encode(self._conversation(messages))
+
+    def framed(self, frame: str, field: str, text: str) -> tuple[int, ...]:
+        """Return the token ids of a frame, which may hold control tokens, with `text` in the place of `field`."""
+        return self._control.encode(frame.replace(field, self._control.cut(text)))
+
+    def escaped(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return messages as `conversation` takes them, with a space in each control token, for TRL to render."""
+        return _rewritten(messages, self._control.escape)
 
     def continuation(self, observation: Observation) -> tuple[int, ...]:
         """
@@ -207,7 +223,9 @@ class PromptRenderer:
         key = ("\x00continued", observation.update)
         if (joint := self._cache.get(key)) is None:
             before, after = self._joint_texts()
-            joint = self._remember(key, self._encode(before + observation.update + after))
+            joint = self._remember(
+                key, self._control.encode(before + self._control.cut_known(observation.update) + after)
+            )
         return last.prompt_ids + last.completion_ids + joint
 
     def move(self, text: str, is_program: bool = False) -> str | None:
@@ -225,11 +243,11 @@ class PromptRenderer:
 
     def thought_after(self, messages: Sequence[Message]) -> str:
         """The same of one conversation, asked as TRL asks it: its own words (`/no_think`) may decide in some templates."""
-        return _opened(self._apply([dict(message) for message in messages]))
+        return _opened(self._conversation(messages))
 
     def reply(self, text: str) -> tuple[int, ...]:
         """Token ids of a reply, end-of-turn token included, as a model would write it."""
-        return self._encode(text + self.tokenizer.eos_token)
+        return self._control.encode(self._control.cut(text) + self.tokenizer.eos_token)
 
     def text(self, completion_ids: Sequence[int]) -> str:
         """The reply as text, special tokens left out."""
@@ -237,16 +255,20 @@ class PromptRenderer:
         return decoded
 
     def _text(self, messages: Sequence[Mapping[str, str]], is_duel: bool = True) -> str:
+        cut = [{**message, "content": self._control.cut_known(message["content"])} for message in messages]
         if self.style == "chat":
-            *earlier, last = messages
+            *earlier, last = cut
             return self._apply([*earlier, {**last, "content": f"{last['content']}\n\n{INSTRUCTION}"}])
-        observation = "\n\n".join(message["content"] for message in messages)
+        observation = "\n\n".join(message["content"] for message in cut)
         frame = PROMPT_STYLES[self.style]
         if not is_duel:
             frame = frame.replace("two-player ", "").replace("zero-sum ", "")
         return frame.replace("{observation}", observation)
 
-    def _apply(self, messages: list[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+    def _conversation(self, messages: Sequence[Message]) -> str:
+        return self._apply(_rewritten(messages, self._control.cut))
+
+    def _apply(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         rendered: str = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=add_generation_prompt, **self._template_kwargs
         )
@@ -275,14 +297,21 @@ class PromptRenderer:
         self._joint = before, after
         return self._joint
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
-
     def _remember(self, key: tuple[str, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
         if len(self._cache) >= self._CACHE_SIZE:
             self._cache.clear()
         self._cache[key] = ids
         return ids
+
+
+def _rewritten(messages: Sequence[Mapping[str, Any]], rewrite: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Return messages with the text rewritten that neither the caller nor the model wrote."""
+    return [
+        {**message, "content": rewrite(content)}
+        if message["role"] not in ("system", "assistant") and isinstance(content := message["content"], str)
+        else {**message}
+        for message in messages
+    ]
 
 
 def _opened(rendered: str) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from accelerate.utils import gather_object
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
 
 from trl_spiral.lock import FolderLock, lock_folder
 from trl_spiral.rollout import WeightsLost
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Episode
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -98,3 +99,27 @@ def check_lock_step(wave: Sequence[Episode], group: int) -> None:
                 f"The ranks of group {other} share one engine and have played different games (checksums "
                 f"{', '.join(sorted(seen))}): they were not asked the same. Report this, with the settings."
             )
+
+
+def on_rank_zero(work: Callable[[], T]) -> T:
+    """
+    Do work on rank 0 and return its result on every rank. Every rank must call it.
+
+    Raises:
+        RuntimeError: On every other rank, if the work failed; rank 0 raises its error.
+    """
+    result: T | None = None
+    failure: Exception | None = None
+    if PartialState().is_main_process:
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+    sent = [(result, f"{type(failure).__name__}: {failure}" if failure else "")]
+    broadcast_object_list(sent, from_process=0)
+    if failure is not None:
+        raise failure
+    result, reason = sent[0]
+    if reason:
+        raise RuntimeError(f"Rank 0 has failed, and this rank stops with it: {reason}")
+    return cast(T, result)

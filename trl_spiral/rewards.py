@@ -10,6 +10,7 @@ from trl_spiral.completions import Completion, RepliesReward
 from trl_spiral.programs import behind, computes_nothing, entry_points, extract_program, is_blank
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, Outcome, Sandbox, Trial, Verdict
+from trl_spiral.text.printable import reported
 
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
@@ -146,7 +147,7 @@ class UnitTestReward(RepliesReward):
     Rewards a program by the share of its row's tests that it passes, in [0, 1].
 
     The tests come from columns of the data set, named as in MBPP. The program never shares a process with them; what is
-    tested are plain values: those that its functions return, and their arguments after the call.
+    tested are the plain values that its functions return. A row may ask that changes to arguments count, too.
 
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
@@ -169,6 +170,7 @@ class UnitTestReward(RepliesReward):
         test_list: Sequence[Sequence[str]],
         test_imports: Sequence[Sequence[str] | None] | None = None,
         entry_points: Sequence[Sequence[str] | None] | None = None,
+        in_place: Sequence[bool | None] | None = None,
         prompts: Sequence[Any] | None = None,
         completion_ids: Sequence[Sequence[int]] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
@@ -186,6 +188,9 @@ class UnitTestReward(RepliesReward):
             entry_points (`Sequence[Sequence[str]]`, *optional*):
                 Functions of the program that the row's tests call; by default the names in a test that neither it nor Python
                 defines. To be given where a program is to write a `sum` of its own.
+            in_place (`Sequence[bool]`, *optional*):
+                Whether the row's tests look at an argument after the call; see [`~sandbox.Trial`]. Otherwise a program
+                cannot change the arguments that tests hold.
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 What it was asked.
             completion_ids (`Sequence[list[int]]`, *optional*):
@@ -209,11 +214,12 @@ class UnitTestReward(RepliesReward):
             imports = "\n".join((test_imports[number] if test_imports else None) or ())
             program = extract_program(reply) + behind(imports)
             named = entry_points[number] if entry_points else None
+            changes = bool(in_place and in_place[number])
             rows.append(slice(len(trials), len(trials) + len(tests)))
             for test in tests:
                 source = f"{imports}\n{test}" if imports else test
                 found = _entry_points(source, number)
-                trials.append(Trial(program, source, found if named is None else tuple(named)))
+                trials.append(Trial(program, source, found if named is None else tuple(named), changes))
         verdicts = self.sandbox.judge(trials)
         rewards = [_share(verdicts[row]) for row in rows]
         if log_metric:
@@ -229,7 +235,8 @@ def _entry_points(tests: str, row: int) -> tuple[str, ...]:
         return entry_points(tests)
     except (SyntaxError, ValueError) as error:  # a null byte is a ValueError
         raise ValueError(
-            f"Row {row} of the batch has a test that is not Python ({error}): {tests!r}. Correct it, or leave the row out."
+            f"Row {row} of the batch has a test that is not Python ({reported(error)}): {tests!r}. Correct it, "
+            "or leave the row out."
         ) from error
 
 

@@ -7,7 +7,6 @@ a plain `GRPOTrainer` can use it too.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from trl_spiral.rollout import Engine, Forfeit, Playing, Start, play, referee, u
 from trl_spiral.rows import Row, SampleUnit, make_rows
 from trl_spiral.seeding import derive_seed
 from trl_spiral.state import RolloutState
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import POLICY, Episode, Observation, Reply, Request, Turn
 
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MARGIN = 1.03
 
@@ -166,17 +166,13 @@ class SelfPlayRollout:
         self._shares = None if game_weights is None else game_shares(self._names, game_weights)
         # A curriculum may come to any game.
         shares = self._shares if self._shares and curriculum is None else [1.0] * len(self.games)
-        self._played = [game for game, share in zip(self.games, shares, strict=True) if share > 0.0]
-        for game in self._played:
+        self.played = [game for game, share in zip(self.games, shares, strict=True) if share > 0.0]
+        for game in self.played:
             game.check()
         listing = {"constrain_moves": constrain_moves, "opening_moves": opening_moves, "priming_games": priming_games}
         if needing := [name for name, value in listing.items() if value]:
-            for game in self._played:
-                match = game.start(0)
-                if match.to_move is not None and match.observe(match.to_move).legal_actions is None:
-                    raise ValueError(
-                        f"`{needing[0]}` needs games that list their legal moves, and {game.name} does not. Leave it off."
-                    )
+            for game in self.played:
+                check_lists_moves(game, needing[0])
 
         self.state = RolloutState()
         self.batch: list[Row] = []
@@ -479,7 +475,7 @@ class SelfPlayRollout:
         games = (
             referee(
                 Start(
-                    game=(game := self._played[counter % len(self._played)]),
+                    game=(game := self.played[counter % len(self.played)]),
                     players=(guest,) * game.traits.seats,
                     seed=derive_seed(seed, "prime", counter),
                     play_seed=derive_seed(seed, "prime", "play", counter),
@@ -599,6 +595,18 @@ class SelfPlayRollout:
                 "groups the turns of one game cancel each other. Or use `SpiralTrainer`, which has no groups."
             )
         self.keep_surplus = False
+
+
+def check_lists_moves(game: Game, option: str) -> None:
+    """
+    Raises:
+        ValueError: If a game does not list its legal moves, which `option` needs.
+    """
+    match = game.start(0)
+    if match.to_move is not None and match.observe(match.to_move).legal_actions is None:
+        raise ValueError(
+            f"`{option}` needs games that list their legal moves, and {game.name} does not. Leave it off."
+        )
 
 
 def _state_of(curriculum: Curriculum | None) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ from typing import get_args
 
 from trl import GRPOConfig
 
+from trl_spiral._trl import WithoutSecrets
+from trl_spiral.engines.endpoint import check_endpoint_kwargs
 from trl_spiral.games import check_game
 from trl_spiral.games.mix import game_shares
 from trl_spiral.opponents import get_scheme, parse_opponents
@@ -25,7 +27,7 @@ ESTIMATORS = ("role", "batch", "group", "none", "position")
 
 
 @dataclass
-class SpiralConfig(GRPOConfig):
+class SpiralConfig(WithoutSecrets, GRPOConfig):
     r"""
     Configuration class for the [`SpiralTrainer`].
 
@@ -101,15 +103,16 @@ class SpiralConfig(GRPOConfig):
             Games that each new snapshot plays against every other one, half of them in each seat, from the same deals: so
             ratings rest on more than the policy's own games, and it shows where strength goes in circles. Not trained on.
         pool_repair (`bool`, *optional*, defaults to `False`):
-            Whether a resumed run goes on without snapshots that are missing or damaged, instead of stopping.
+            Whether a resumed run goes on without snapshots that are missing or damaged. By default it goes back to an
+            older checkpoint that is whole.
         baseline_per_opponent (`bool`, *optional*, defaults to `True`):
             Whether baselines are kept apart for each class of opponent (itself, earlier selves, each other player): what a
             seat can expect depends on whom it meets.
-        endpoint_api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`):
-            Environment variable that holds the key of endpoints among the opponents; empty for those that want none.
-        endpoint_max_requests, endpoint_max_tokens (`int`, *optional*):
-            What the whole run may ask of each endpoint, shared evenly among ranks. An endpoint whose share is spent is met
-            no more. A resumed run goes on from what had been spent at its checkpoint.
+        endpoint_kwargs (`dict`, *optional*):
+            Arguments of [`EndpointEngine`] for each endpoint among the opponents: `timeout` (seconds for one reply),
+            `api_key_env` (environment variable that holds the key; empty for an endpoint that wants none), `max_requests`
+            and `max_tokens` (budget of the whole run, shared evenly among ranks) and others. An endpoint whose share is
+            spent is met no more. A resumed run goes on from what had been spent at its checkpoint.
 
         > Parameters that control generation
 
@@ -174,7 +177,7 @@ class SpiralConfig(GRPOConfig):
             `{"temperature": 0.25}`.
     """
 
-    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["vllm_engine_kwargs", "eval_sampling"]
+    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["vllm_engine_kwargs", "eval_sampling", "endpoint_kwargs"]
 
     # Parameters whose defaults differ from GRPO's
     max_steps: int = field(
@@ -257,15 +260,12 @@ class SpiralConfig(GRPOConfig):
     baseline_per_opponent: bool = field(
         default=True, metadata={"help": "Whether baselines are kept apart for each class of opponent."}
     )
-    endpoint_api_key_env: str = field(
-        default="OPENAI_API_KEY",
-        metadata={"help": "Environment variable that holds the key of endpoints among the opponents; empty for none."},
-    )
-    endpoint_max_requests: int | None = field(
-        default=None, metadata={"help": "Most requests to each endpoint in the whole run, over all ranks."}
-    )
-    endpoint_max_tokens: int | None = field(
-        default=None, metadata={"help": "Most tokens of each endpoint in the whole run, over all ranks."}
+    endpoint_kwargs: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Arguments of `EndpointEngine` for the endpoints among the opponents: `timeout`, `api_key_env`, "
+            "`max_requests`, `max_tokens` and others."
+        },
     )
 
     # Parameters that control generation
@@ -441,9 +441,6 @@ class SpiralConfig(GRPOConfig):
             )
         if self.pool_dtype not in (None, "float32", "bfloat16", "float16"):
             raise ValueError(f"`pool_dtype` ({self.pool_dtype!r}) must be float32, bfloat16, float16 or unset.")
-        for name in ("endpoint_max_requests", "endpoint_max_tokens"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` ({getattr(self, name)}) must be at least 1, or unset.")
 
     def _check_generation(self):
         """What the parent class has parsed and filled in by now."""
@@ -457,6 +454,7 @@ class SpiralConfig(GRPOConfig):
         fields = [field.name for field in dataclasses.fields(Sampling)]
         if unknown := sorted(set(self.eval_sampling or ()) - set(fields)):
             raise ValueError(f"`eval_sampling` names {unknown[0]!r}; it takes {', '.join(fields)}.")
+        check_endpoint_kwargs(self.endpoint_kwargs or {})
         options = self.generation_kwargs or {}
         if fixed := sorted({"seed", "n", "logprobs", "temperature"} & set(options)):
             raise ValueError(

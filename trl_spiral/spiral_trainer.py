@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import textwrap
 import warnings
@@ -29,7 +28,7 @@ from trl_spiral.advantages import (
 from trl_spiral.algorithms import AdvantageMixin
 from trl_spiral.callbacks.collapse import CollapseCallback
 from trl_spiral.callbacks.live import LiveCallback
-from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together, write_needed
+from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together
 from trl_spiral.checks import (
     check_fresh_pool,
     check_reference,
@@ -46,17 +45,19 @@ from trl_spiral.games import Game, get_game
 from trl_spiral.games.mix import Curriculum
 from trl_spiral.invitations import invite
 from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
-from trl_spiral.opponents.snapshot_files import needed_by_checkpoints
+from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
 from trl_spiral.opponents.spec import POOL
 from trl_spiral.prompts import check_prompt_style
+from trl_spiral.resume import describe
 from trl_spiral.rollout import Engine, Forfeit
 from trl_spiral.selfplay import SelfPlayRollout
 from trl_spiral.spiral_config import SpiralConfig
 from trl_spiral.state import RolloutState
+from trl_spiral.text.printable import get_logger, inline
 from trl_spiral.types import BASE
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class SpiralTrainer(AdvantageMixin, GRPOTrainer):
@@ -222,7 +223,6 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
                     dtype=getattr(torch, args.pool_dtype) if args.pool_dtype else None,
                     base=self._keeps_base,
                     rating_games=args.pool_rating_games,
-                    games=played,
                     restores=False,
                 )
             )
@@ -344,10 +344,27 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
         return metrics
 
     # ---- checkpoints ----
+    @property
+    def _repairs_pool(self):
+        return self.args.pool_repair
+
+    def _described(self, **others):
+        rollout = self.rollout
+        estimator, arguments = describe(rollout.estimator)
+        shares = rollout.opponents and [f"{name}:{share}" for name, share in rollout.opponents.shares.items()]
+        return super()._described(
+            games=[game.name for game in rollout.games],
+            estimator=estimator,
+            estimator_arguments=arguments,
+            opponents=shares or describe(rollout.matchmaker)[0],
+            curriculum=describe(rollout.curriculum)[0],
+            **others,
+        )
+
     def _start_anew(self):
         if self.pool is not None:
             check_fresh_pool(self.args, self.pool)
-            change_together(self.pool, self.pool.start_anew, self.is_world_process_zero())
+            change_together(self.pool, self.pool.start_anew)
 
     def _own_state(self):
         if self.rollout.opponents:
@@ -357,34 +374,34 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
     def _save_own_files(self, folder):
         if self.pool is not None and self.is_world_process_zero():
             self.pool.save()
-            write_needed(self.pool, folder)
+            self.pool.save_to(folder / POOL_FOLDER)
+
+    def _known_digests(self):
+        files = {} if self.pool is None else self.pool.files
+        return {f"{POOL_FOLDER}/{name}": known for name, known in files.items()}
 
     def _restore_own_state(self, state, folder):
         self.rollout.restore(RolloutState.from_state_dict(state["rollout"]))
         self._restore_opponents(folder)
 
     def _restore_opponents(self, checkpoint: Path) -> None:
-        opponents, saved = self.rollout.opponents, self.rollout.state.opponents or {}
+        opponents, saved = self.rollout.opponents, checkpoint / POOL_FOLDER
         if opponents is None:
             return
-        pool, before = opponents.pool, saved.get("pool")
-        if pool is None and before is not None:
-            logger.warning(
-                "%s had a pool of opponents, and this run meets none of them: it is left as it is.", checkpoint
-            )
-        elif pool is not None and before is None:
-            logger.warning("%s had no pool of opponents, so this run's begins empty.", checkpoint)
+        pool, has_pool = opponents.pool, (saved / INDEX).exists()
+        if pool is None and has_pool:
+            logger.warning("%s has a pool of opponents, which this run does not use.", checkpoint)
+        elif pool is not None and not has_pool:
+            logger.warning("%s has no pool of opponents, so this run's begins empty.", checkpoint)
             check_fresh_pool(self.args, pool)
         elif pool is not None:
-            keep = needed_by_checkpoints(self.args.output_dir)
-            repair = self.args.pool_repair
-            change_together(pool, lambda: pool.restore(before, keep, repair), self.is_world_process_zero())
+            change_together(pool, lambda: pool.restore(saved, self.args.pool_repair))
         if self._keeps_base and BASE not in pool:
             raise ValueError(
-                f"The model that training started from is to be met as {BASE!r}, and {checkpoint} does not have it. Resume "
-                f"without {BASE!r} among the opponents, or name the model by its folder or Hub id."
+                f"The model that training started from is an opponent ({BASE!r}), and {checkpoint} does not have it. "
+                f"Resume without {BASE!r} among the opponents, or name the model by its folder or Hub id."
             )
-        opponents.load_state_dict({**saved, "pool": None})
+        opponents.load_state_dict(self.rollout.state.opponents or {})
 
     # ---- the model card ----
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
@@ -393,7 +410,7 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
         if not self.is_world_process_zero():
             return
         path = Path(self.args.output_dir) / "README.md"
-        games = ", ".join(game.name for game in self.rollout.games)
+        games = ", ".join(inline(game.name) for game in self.rollout.games)
         section = f"## Self-play\n\nThis model played itself at {games}, with `trl-spiral`.\n"
         if self.results_table:
             section += f"\n{self.results_table}\n"

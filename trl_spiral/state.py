@@ -1,31 +1,40 @@
 """
-All that changes what happens next, in one place, and its way to disk and back.
+Everything that changes what happens next, on its way to disk and back.
 
 A checkpoint of transformers holds the model, the optimizer and the random state. A self-play run also depends on its
-baselines, its episode counter, the turns it kept for the next batch, and where in TRL's generation cycle it stopped; TRL
-saves none of that. Each rank writes its own `RolloutState` beside its own random state, and rank 0 then lists what the
-checkpoint holds in a marker file. A checkpoint without a true marker was cut off while it was written, and is skipped.
+baselines, its episode counter, the turns it kept for the next batch, its pool of opponents, and its place in TRL's
+generation cycle. Each rank writes its own `RolloutState` next to its own random state. Rank 0 then lists all files of
+the checkpoint with their digests in a marker file. A checkpoint without a true marker is damaged, or was not written
+to the end, and is skipped.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from trl_spiral.files import damage, digest_of, write_text
+from trl_spiral.opponents.pool import POOL_FOLDER
 from trl_spiral.rows import Row
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MARKER = "selfplay_complete.json"
-_TRAINER_STATE = "trainer_state.json"
+_FORMAT = 2
+_UNLISTED = (
+    MARKER,
+    "entropy_ctrl_state.json",  # TRL writes it last, and it is never read: a rank's own state holds the same
+)
 
 
 @dataclass
@@ -92,49 +101,81 @@ def save_atomically(value: Any, path: Path) -> None:
 
 
 def invalidate(checkpoint: Path) -> None:
-    """Takes back that a checkpoint is complete, before it is written again. Harmless where there is none."""
-    for name in (MARKER, _TRAINER_STATE):
-        (checkpoint / name).unlink(missing_ok=True)
+    """Mark a checkpoint as incomplete before it is written again. Harmless where there is none."""
+    (checkpoint / MARKER).unlink(missing_ok=True)
 
 
-def write_marker(checkpoint: Path, world_size: int, batch_shape: dict[str, int]) -> None:
+def write_marker(
+    checkpoint: Path, settings: Mapping[str, Any], digests: Mapping[str, tuple[int, str]] | None = None
+) -> None:
     """
-    Lists every file of a checkpoint with its size. The last thing that a trainer of ours writes into it.
+    List every file of a checkpoint with its size and digest. The marker is the last file that a save writes.
 
     Args:
         checkpoint (`Path`):
             The checkpoint's folder.
-        world_size (`int`):
-            How many processes have written into it.
-        batch_shape (`dict[str, int]`):
-            Options that divide the batch in use into steps, by name.
+        settings (`Mapping[str, Any]`):
+            Settings of the run that wrote it; see [`~resume`].
+        digests (`Mapping[str, tuple[int, str]]`, *optional*):
+            Sizes and digests that are known already, by path in the folder. These files are not read again.
     """
-    sizes = {
-        str(path.relative_to(checkpoint)): path.stat().st_size
+    known = digests or {}
+    files = {
+        (name := path.relative_to(checkpoint).as_posix()): known.get(name) or (path.stat().st_size, digest_of(path))
         for path in sorted(checkpoint.rglob("*"))
-        if path.is_file() and path.name != MARKER
+        if path.is_file() and path.name not in _UNLISTED
     }
-    partial = checkpoint / (MARKER + ".partial")
-    partial.write_text(json.dumps({"world_size": world_size, "batch_shape": batch_shape, "files": sizes}, indent=1))
-    os.replace(partial, checkpoint / MARKER)
+    content = {"format": _FORMAT, "settings": settings, "files": files}
+    write_text(checkpoint / MARKER, json.dumps({"digest": _digest_of(content), **content}, indent=1))
 
 
-def why_incomplete(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be resumed from, in a few words; `None` if it is complete."""
+def _digest_of(content: Any) -> str:
+    return xxhash.xxh3_128(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class NotWhole(ValueError):
+    """A checkpoint cannot be resumed from. The message is a clause that says why."""
+
+
+def read_marker(checkpoint: Path) -> dict[str, Any]:
+    """
+    Return the content of a checkpoint's marker.
+
+    Raises:
+        NotWhole: If there is none, or it is damaged.
+    """
     try:
-        listed = json.loads((checkpoint / MARKER).read_text())["files"]
-        # The trainer writes its state after the marker; half a JSON file does not parse.
-        json.loads((checkpoint / _TRAINER_STATE).read_text())
+        content = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
+        digest = content.pop("digest", None)
+        if content.get("format") != _FORMAT:
+            raise NotWhole(f"was not written by this version of trl_spiral: {MARKER} is in another format")
+        if digest == _digest_of(content):
+            return content
     except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return f"{MARKER} or {_TRAINER_STATE} is cut off"
-    for name, size in listed.items():
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} is cut off"
+        raise NotWhole(f"was not written to the end: {MARKER} is missing") from error
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError):
+        pass
+    raise NotWhole(f"is damaged: {MARKER} is not what was written")
+
+
+def why_incomplete(checkpoint: Path, repair: bool = False) -> str | None:
+    """
+    Return a clause that says why a checkpoint cannot be resumed from; `None` if it can. Reads every byte of it.
+
+    Args:
+        checkpoint (`Path`):
+            The checkpoint's folder.
+        repair (`bool`, defaults to `False`):
+            Whether snapshots in its pool of opponents may be damaged.
+    """
+    try:
+        files = read_marker(checkpoint)["files"]
+    except NotWhole as error:
+        return str(error)
+    for name, known in files.items():
+        is_snapshot = name.startswith(f"{POOL_FOLDER}/") and name.count("/") > 1
+        if not (repair and is_snapshot) and (clause := damage(checkpoint / name, *known)):
+            return f"is damaged: {name} {clause}"
     return None
 
 
@@ -164,49 +205,38 @@ def check_resume(resume_from_checkpoint: str | bool | None, output_dir: str | os
         )
 
 
-def check_checkpoint(checkpoint: str | os.PathLike[str], world_size: int, batch_shape: dict[str, int]) -> None:
+def check_checkpoint(checkpoint: str | os.PathLike[str], repair: bool = False) -> None:
     """
+    Check a checkpoint that was named.
+
     Args:
         checkpoint (`str`):
             The checkpoint's folder.
-        world_size (`int`):
-            Processes of the run that is to resume from it.
-        batch_shape (`dict[str, int]`):
-            What that run has for `write_marker`.
+        repair (`bool`, defaults to `False`):
+            As for `why_incomplete`.
 
     Raises:
-        ValueError: If the checkpoint is incomplete, or was written by another number of processes or with batches of another
-            shape.
+        ValueError: If the checkpoint is damaged, or was not written to the end.
     """
     path = Path(checkpoint)
-    if (reason := why_incomplete(path)) is not None:
-        raise ValueError(
-            f"Cannot resume from {path}: {reason}, as in a checkpoint that was not written to the end or that a trainer of "
-            "TRL's own wrote. Pass `True` to resume from the newest complete one."
-        )
-    marker = json.loads((path / MARKER).read_text())
-    written_by = marker["world_size"]
-    if written_by != world_size:
-        raise ValueError(
-            f"{path} was written by {written_by} process(es) and this run has {world_size}. Every rank resumes from its "
-            f"own state: launch with `--num_processes {written_by}`."
-        )
-    # Older checkpoints do not say.
-    for option, before in marker.get("batch_shape", {}).items():
-        if before != batch_shape[option]:
-            raise ValueError(
-                f"{path} was written with `{option}={before}` and this run has {batch_shape[option]}. It holds the batch in "
-                f"use, divided into steps by that: set `{option}` to {before}."
-            )
+    if (reason := why_incomplete(path, repair)) is None:
+        return
+    if not (path / MARKER).exists():
+        reason += ", as in one of TRL's own trainers"
+    other = newest_complete_checkpoint(path.parent, repair)
+    advice = f"The newest whole one next to it is {other}." if other else "No checkpoint next to it is whole."
+    raise ValueError(f"Cannot resume from {path}, which {reason}. {advice}")
 
 
-def newest_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
+def newest_complete_checkpoint(output_dir: str | os.PathLike[str], repair: bool = False) -> str | None:
     """
-    The newest complete checkpoint of a run, or `None`. Logs which newer ones it skips, and why.
+    Return the newest complete checkpoint of a run, or `None`. Log which newer ones it skips, and why.
 
     Args:
         output_dir (`str`):
             The run's output folder.
+        repair (`bool`, defaults to `False`):
+            As for `why_incomplete`.
     """
     root = Path(output_dir)
     found = [
@@ -215,7 +245,7 @@ def newest_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None
         if path.is_dir() and path.name.rsplit("-", 1)[1].isdigit()
     ]
     for _, path in sorted(found, reverse=True):
-        if (reason := why_incomplete(path)) is None:
+        if (reason := why_incomplete(path, repair)) is None:
             return str(path)
-        logger.warning("Skipping %s, which was not written to the end: %s.", path.name, reason)
+        logger.warning("Skipping %s, which %s.", path.name, reason)
     return None

@@ -30,8 +30,8 @@ def make_tiny_solver(
     """
     A tiny solver that has read some lessons.
 
-    The same everywhere for the same arguments, so each rank of a distributed run makes its own. The caller's random draws
-    are untouched.
+    Equal arguments give equal weights on equal machines, so each rank of a distributed run makes its own. The caller's
+    random draws are untouched.
 
     Args:
         lessons (`Sequence[tuple[list[dict], str]]`):

@@ -42,12 +42,16 @@ class Ending(StrEnum):
     @property
     def is_forfeit(self) -> bool:
         """Whether one seat ended the episode by its own fault."""
-        return self in (Ending.ILLEGAL_MOVE, Ending.TRUNCATED)
+        return self in FORFEITS.values()
 
     @property
     def is_broken(self) -> bool:
         """Whether the result says nothing about how anybody played."""
         return self in (Ending.PLAYER_LOST, Ending.ENVIRONMENT_ERROR)
+
+
+FORFEITS: Mapping[str, Ending] = {"illegal": Ending.ILLEGAL_MOVE, "truncated": Ending.TRUNCATED}
+"""How a seat can end a game by its own reply, under the names that every table, log and file uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class Request:
         policy (`str`, defaults to `POLICY`):
             Whose weights answer.
         seed (`int`):
-            Seed of this reply alone, so it does not depend on what is decoded beside it.
+            Seed of this reply alone, so that what is decoded in the same batch changes no more than its rounding.
         messages (`tuple[Message, ...]`, defaults to none):
             The prompt as chat messages, for a model behind an endpoint that takes no token ids.
         legal_moves (`tuple[str, ...]`, defaults to none):

@@ -45,7 +45,9 @@ TRAINER_ATTRIBUTES = ("_tr_loss", "_globalstep_last_logged", "_total_loss_scalar
 
 OVERRIDDEN = {
     "_generate_and_score_completions": ("self", "inputs"),
+    "save_model": ("self", "output_dir", "_internal_call"),
     "_save_checkpoint": ("self", "model", "trial"),
+    "_push_from_checkpoint": ("self", "checkpoint_folder"),
     "_compute_loss": ("self", "model", "inputs"),
     "_get_per_token_logps_and_entropies": (
         *("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
@@ -55,6 +57,13 @@ OVERRIDDEN = {
     ),
     "_save_rng_state": ("self", "output_dir"),
     "_load_rng_state": ("self", "checkpoint"),
+    "_load_optimizer_and_scheduler": ("self", "checkpoint"),
+    "_run_epoch": (
+        *("self", "model", "epoch", "train_dataloader", "steps_in_epoch", "num_update_steps_per_epoch", "trial"),
+        *("ignore_keys_for_eval", "start_time", "resume_from_checkpoint", "epochs_trained"),
+        "steps_trained_in_current_epoch",
+    ),
+    "_finalize_training": ("self", "trial", "num_train_samples", "start_time"),
     "log": ("self", "logs", "start_time"),
     "create_model_card": ("self", "model_name", "dataset_name", "tags"),
 }
@@ -63,5 +72,7 @@ OVERRIDDEN = {
 OVERRIDDEN_BY_ALGORITHMS = {
     "_get_train_sampler": ("self", "dataset"),
     "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
+    "_tokenize_prompts": ("self", "prompts"),
+    "_get_tool_suffix_ids": ("self", "tool_messages"),
 }
 """Methods that `AlgorithmMixin` overrides beyond those of `AdvantageMixin`, which `SpiralTrainer` shares."""

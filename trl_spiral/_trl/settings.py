@@ -39,7 +39,8 @@ def sampling_of(trainer: GRPOTrainer, evaluation: bool = False) -> Sampling:
     if not hasattr(trainer, "max_completion_length"):
         return Sampling()
     said: dict[str, Any] = {
-        "temperature": trainer.temperature,
+        # The trainer's own may move from batch to batch; evaluation is at the configured one.
+        "temperature": args.temperature if evaluation else trainer.temperature,
         "top_p": trainer.top_p,
         "top_k": trainer.top_k,
         "min_p": trainer.min_p,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 
 if TYPE_CHECKING:
+    from transformers import Trainer
     from trl import GRPOTrainer
 
 
@@ -26,8 +32,9 @@ def cycle_state(trainer: GRPOTrainer) -> dict[str, Any]:
         "loss": trainer._tr_loss.item(),
         "last_logged": trainer._globalstep_last_logged,
         "total_loss": trainer._total_loss_scalar,
-        # TRL writes these after the checkpoint is whole, and takes a file that is missing for a new start.
+        # TRL writes these after the checkpoint is whole, to a file of their own that we never read.
         "entropy": [trainer.entropy_coef, trainer._last_world_entropy],
+        "training": trainer.model.training,  # decides which metrics the entry at the end of training takes
     }
 
 
@@ -51,10 +58,58 @@ def restore_cycle(trainer: GRPOTrainer, state: dict[str, Any]) -> None:
         trainer._logs[group].clear()
         for name, values in state["logs"][group].items():
             trainer._logs[group][name].extend(values)
+    trainer.model.train(state["training"])
     trainer._tr_loss.fill_(state["loss"])
     trainer._globalstep_last_logged = state["last_logged"]
     trainer._total_loss_scalar = state["total_loss"]
-    trainer.entropy_coef, trainer._last_world_entropy = state["entropy"]
+    if trainer.use_adaptive_entropy:
+        trainer.entropy_coef, trainer._last_world_entropy = state["entropy"]
+
+
+_HYPERPARAMETERS = ("initial_lr", "betas", "eps", "weight_decay")
+
+
+def hyperparameters(trainer: GRPOTrainer) -> list[dict[str, Any]]:
+    """Return the settings of the optimizer, one dictionary for each group of parameters."""
+    groups = trainer.optimizer.param_groups
+    return [{name: group[name] for name in _HYPERPARAMETERS if name in group} for group in groups]
+
+
+def apply_hyperparameters(trainer: GRPOTrainer, fresh: list[dict[str, Any]]) -> None:
+    """
+    Give the optimizer and the scheduler back the settings that a checkpoint has overwritten with its own.
+
+    Where these are the same, no number changes.
+    """
+    groups, scheduler = trainer.optimizer.param_groups, trainer.lr_scheduler
+    for number, (group, settings) in enumerate(zip(groups, fresh, strict=True)):
+        before = group.get("initial_lr")
+        group.update(settings)
+        if isinstance(scheduler, LambdaLR):
+            # As the scheduler computes it: the schedule itself may be another too.
+            group["lr"] = group["initial_lr"] * scheduler.lr_lambdas[number](scheduler.last_epoch)
+        elif before and before != group["initial_lr"]:
+            group["lr"] *= group["initial_lr"] / before
+    if all("initial_lr" in group for group in groups):
+        rates = {"base_lrs": [group["initial_lr"] for group in groups], "_last_lr": [group["lr"] for group in groups]}
+        scheduler.load_state_dict({**scheduler.state_dict(), **rates})
+
+
+@contextmanager
+def after_trainer_state(trainer: GRPOTrainer, work: Callable[[], object]) -> Iterator[None]:
+    """Do work on rank 0 once a checkpoint's `trainer_state.json` is written, before the push and the rotation."""
+    state = trainer.state
+
+    def save_to_json(path: str) -> None:
+        type(state).save_to_json(state, path)
+        if trainer.is_world_process_zero():
+            work()
+
+    state.save_to_json = save_to_json
+    try:
+        yield
+    finally:
+        del state.save_to_json
 
 
 def log_columns(trainer: GRPOTrainer) -> dict[str, Any]:
@@ -63,6 +118,68 @@ def log_columns(trainer: GRPOTrainer) -> dict[str, Any]:
     columns = {name: logs[name] for name in ("prompt", "completion", "advantages")}
     columns |= {f"rewards/{name}": values for name, values in logs["rewards"].items()}
     return columns | {f"extra/{name}": values for name, values in logs["extra"].items()}
+
+
+def generates_batches(trainer: Trainer) -> bool:
+    """Return whether a trainer generates the batches that it trains on, as `GRPOTrainer` does."""
+    return hasattr(trainer, "_buffered_inputs")
+
+
+def generation_cycle(trainer: GRPOTrainer) -> int:
+    """Return the number of the generation batch that the latest micro-step was on."""
+    cycle: int = (trainer._step - 1) // (trainer.args.steps_per_generation * trainer.num_iterations)
+    return cycle
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """
+    Counts over this rank's generation batch.
+
+    Attributes:
+        rows (`int`):
+            Its rows.
+        cut_off (`int`):
+            Rows as long as a reply may be that do not end by themselves. TRL's own `clipped_ratio` also counts replies
+            that end by a stop string.
+        trained_tokens (`int`):
+            Tokens that are not masked and whose advantage is not 0.
+    """
+
+    rows: int
+    cut_off: int
+    trained_tokens: int
+
+
+def count_batch(trainer: GRPOTrainer, longest: int) -> BatchCounts:
+    """Return the counts of the batch that the trainer is on; `longest` is the token limit of a reply."""
+    rows = cut_off = tokens = 0
+    pad, ends = trainer._tokenizer.pad_token_id, trainer.eos_token_ids
+    for batch in trainer._buffered_inputs:
+        ids, advantages = batch["completion_ids"], batch["advantages"]
+        written = batch["completion_mask"] * batch.get("tool_mask", 1)
+        ended = torch.isin(ids, torch.tensor(list(ends), device=ids.device)).any(1)
+        rows += len(ids)
+        cut_off += int((((ids != pad).sum(1) >= longest) & ~ended).sum())
+        tokens += int((written * (advantages if advantages.dim() == 2 else advantages[:, None])).count_nonzero())
+    return BatchCounts(rows, cut_off, tokens)
+
+
+def latest_rewards(trainer: GRPOTrainer) -> list[float]:
+    """Return the weighted rewards of the latest batch of all ranks; a reward function without one counts as 0."""
+    columns = trainer._logs["rewards"].values()
+    weights = trainer.reward_weights.tolist()
+    return [
+        sum(weight * reward for weight, reward in zip(weights, row, strict=False) if math.isfinite(reward))
+        for row in zip(*columns, strict=False)
+    ]
+
+
+def has_no_gradient(model: torch.nn.Module) -> bool:
+    """Return whether all gradients on this rank are 0. False where DeepSpeed hides them."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    shards = (gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients)
+    return bool(gradients) and not any(bool(shard.any()) for shard in shards)
 
 
 def replace_log(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:

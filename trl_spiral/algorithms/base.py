@@ -1,7 +1,8 @@
-"""What `SpiralTrainer` and `AlgorithmTrainer` share over TRL's `GRPOTrainer`: advantages of one's own, and exact resuming."""
+"""Shared by `SpiralTrainer` and `AlgorithmTrainer` over `GRPOTrainer`: advantages of one's own, and exact resuming."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +12,46 @@ from safetensors.torch import load_model, save_model
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_spiral import _trl
+from trl_spiral.checks import lora_config
+from trl_spiral.files import naming_full_disk
 from trl_spiral.preemption import PreemptionCallback
-from trl_spiral.ranks import lock_together
+from trl_spiral.ranks import lock_together, on_rank_zero
+from trl_spiral.resume import check_settings, digest, settings_of
 from trl_spiral.state import (
     check_checkpoint,
     check_resume,
     invalidate,
     newest_complete_checkpoint,
+    read_marker,
     save_atomically,
     state_file,
     write_marker,
 )
+from trl_spiral.text.printable import get_logger
 
+
+logger = get_logger(__name__)
 
 _REFERENCE_FILE = "selfplay_reference.safetensors"
-
-_SHAPE = ("per_device_train_batch_size", "steps_per_generation", "num_iterations", "num_generations")
-"""Options that say how the batch in use, which a checkpoint holds, is divided into steps."""
+_FREE_SPACE = "Free some space and go on by `resume_from_checkpoint=True`: earlier checkpoints are whole."
 
 
 class AdvantageMixin:
     """
-    Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and a resumed run that goes on exactly where it was.
+    Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and resumed runs that continue with the same
+    numbers on an equal machine.
 
     A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write
     more files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
+
+    Attributes:
+        resumed (`dict`, *optional*):
+            The checkpoint and the step that this run was resumed from, and the settings that changed.
     """
 
     _state_name = "algorithm_state"
+    _repairs_pool = False
+    resumed: dict[str, Any] | None = None
 
     def __init__(self, model, reward_funcs, args, *others, **kwargs):
         # transformers saves in the middle of a step, into a folder that then lists a file of its own.
@@ -77,41 +90,86 @@ class AdvantageMixin:
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint's folder, or `True` (or `"true"`) for the newest complete one in `args.output_dir`. One
-                that was cut off while it was written is skipped, with a line that says so. `"auto"` resumes from the
-                newest complete checkpoint if there is one, and starts anew otherwise.
+                A checkpoint's folder, or `True` (or `"true"`) for the newest whole one in `args.output_dir`. A log
+                line names each newer one that is skipped, and why. `"auto"` resumes from the newest whole checkpoint if
+                there is one, and starts anew otherwise.
 
         Raises:
-            ValueError: If there is no complete checkpoint, or it was written by another number of processes or with batches
-                of another shape.
+            ValueError: If there is no whole checkpoint, the one that is named is not whole, or a setting differs from
+                the checkpoint's that a resume cannot change; see [`~resume`].
             SystemExit: After a signal, when the checkpoint is saved. See [`PreemptionCallback`].
         """
         self._output_lock = lock_together(self.args.output_dir, self.is_world_process_zero())
         check_resume(resume_from_checkpoint, self.args.output_dir)
-        if resume_from_checkpoint == "auto":
-            resume_from_checkpoint = newest_complete_checkpoint(self.args.output_dir)
-        if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() in ("true", "false"):
-            resume_from_checkpoint = resume_from_checkpoint.lower() == "true"
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = newest_complete_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(
-                    f"There is no complete checkpoint in {self.args.output_dir}. Start without "
-                    "`resume_from_checkpoint`."
-                )
-        if resume_from_checkpoint:
-            check_checkpoint(resume_from_checkpoint, self.args.world_size, self._batch_shape())
-        else:
+        wanted = resume_from_checkpoint
+        if isinstance(wanted, str) and wanted.lower() in ("true", "false"):
+            wanted = wanted.lower() == "true"
+        self._settings = self._described()
+        self.resumed = on_rank_zero(lambda: self._find(wanted)) if wanted else None
+        self._unrestored = self.resumed["checkpoint"] if self.resumed else None
+        if self.resumed is None:
             self._start_anew()
         try:
-            output = super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+            output = super().train(resume_from_checkpoint=self._unrestored, **kwargs)
         finally:
             self._preemption.restore()
             self._output_lock = None
         return output._replace(training_loss=output.metrics["train_loss"])
 
-    def _batch_shape(self) -> dict[str, int]:
-        return {option: getattr(self.args, option) for option in _SHAPE}
+    def _find(self, wanted: str | bool) -> dict[str, Any] | None:
+        """Return the checkpoint to resume from, its step, and the settings that change. Loads nothing."""
+        if wanted is True or wanted == "auto":
+            checkpoint = newest_complete_checkpoint(self.args.output_dir, self._repairs_pool)
+            if checkpoint is None and wanted == "auto":
+                return None
+            if checkpoint is None:
+                raise ValueError(
+                    f"There is no complete checkpoint in {self.args.output_dir}. Start without "
+                    "`resume_from_checkpoint`."
+                )
+        else:
+            checkpoint = str(wanted)
+            check_checkpoint(checkpoint, self._repairs_pool)
+        folder = Path(checkpoint)
+        if not (folder / state_file(0, self._state_name)).is_file():
+            raise ValueError(
+                f"Cannot resume from {checkpoint}: it is whole, but without {state_file(0, self._state_name)}, as one "
+                "that another trainer wrote. Resume from one that this trainer wrote."
+            )
+        changed = check_settings(checkpoint, read_marker(folder)["settings"], self._settings)
+        if self.args.sync_ref_model and not (folder / _REFERENCE_FILE).is_file():
+            raise ValueError(
+                f"Cannot resume from {checkpoint} with `sync_ref_model`: the run that wrote it did not move its "
+                "reference model, and kept none. Resume without it."
+            )
+        step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
+        return {"checkpoint": checkpoint, "step": step, "changed": changed}
+
+    def _described(self, **others: Any) -> dict[str, Any]:
+        """Return all settings of this run that change numbers."""
+        model = self.accelerator.unwrap_model(self.model)
+        weights = list(model.named_parameters())
+        shapes = [(name, list(weight.shape)) for name, weight in weights]
+        adapter = lora_config(model, None)
+        if adapter is not None:
+            # The base model may have been moved, and a dropout changes no weight.
+            left_out = ("base_model_name_or_path", "revision", "inference_mode", "lora_dropout", "peft_version")
+            content = {name: value for name, value in adapter.to_dict().items() if name not in left_out}
+            content = {name: sorted(value) if isinstance(value, set) else value for name, value in content.items()}
+            others |= {
+                "adapter": f"{adapter.peft_type.value} of rank {getattr(adapter, 'r', None)} {digest(content)}",
+                "base_model": adapter.base_model_name_or_path,
+            }
+        return settings_of(
+            self.args,
+            world_size=self.args.world_size,
+            distributed_type=self.accelerator.distributed_type.value,
+            model=f"{type(model).__name__} {digest(shapes)}",
+            dtype=sorted({str(weight.dtype) for _, weight in weights}),
+            chat_template=_trl.tokenizer_of(self).chat_template,
+            kl_term=self.args.beta != 0.0,
+            **others,
+        )
 
     def _start_anew(self) -> None:
         """Prepares a run that resumes from nothing. Called on every rank."""
@@ -126,10 +184,28 @@ class AdvantageMixin:
     def _save_own_files(self, folder: Path) -> None:
         """Writes more into a checkpoint before it counts as complete. Called on every rank."""
 
+    def save_model(self, *args, **kwargs):
+        with _trl.saving_without_secrets():
+            super().save_model(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        with _trl.saving_without_secrets():
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _known_digests(self) -> dict[str, tuple[int, str]]:
+        """Return sizes and digests of files that `_save_own_files` wrote, as far as they are known."""
+        return {}
+
     def _save_checkpoint(self, model, trial):
+        folder = Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         # A folder of that name may be there already, whole; it is not whole from here on.
-        invalidate(Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        super()._save_checkpoint(model, trial)
+        invalidate(folder)
+
+        def complete() -> None:
+            write_marker(folder, self._settings, self._known_digests())
+
+        with naming_full_disk(folder.parent, _FREE_SPACE), _trl.after_trainer_state(self, complete):
+            super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir):
         # Called on every rank, before the push to the Hub and before older checkpoints are rotated away.
@@ -142,8 +218,15 @@ class AdvantageMixin:
             save_model(self.accelerator.unwrap_model(self.ref_model), str(folder / _REFERENCE_FILE))
         self._save_own_files(folder)
         self.accelerator.wait_for_everyone()
-        if self.is_world_process_zero():
-            write_marker(folder, self.args.world_size, self._batch_shape())
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        fresh = _trl.hyperparameters(self)
+        # TRL's own file of its entropy controller is not covered by the marker. The rank's state holds the same.
+        adaptive, self.use_adaptive_entropy = self.use_adaptive_entropy, False
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self.use_adaptive_entropy = adaptive
+        if checkpoint is not None and not self.is_deepspeed_enabled:
+            _trl.apply_hyperparameters(self, fresh)
 
     def _load_rng_state(self, checkpoint):
         super()._load_rng_state(checkpoint)
@@ -151,24 +234,32 @@ class AdvantageMixin:
             return
         folder = Path(checkpoint)
         path = folder / state_file(self.args.process_index, self._state_name)
-        if not path.is_file():
-            raise ValueError(
-                f"Cannot resume from {checkpoint}: it is whole, but without {path.name}, as one that another trainer wrote. "
-                "Resume from one that this trainer wrote."
-            )
         state = torch.load(path, map_location="cpu", weights_only=True)
         self._restore_own_state(state, folder)
         _trl.restore_cycle(self, state["cycle"])
         if self.args.sync_ref_model:
-            if not (folder / _REFERENCE_FILE).is_file():
-                raise ValueError(
-                    f"Cannot resume from {checkpoint} with `sync_ref_model`: the run that wrote it did not move its reference model, and "
-                    "kept none. Resume without it."
-                )
             load_model(self.accelerator.unwrap_model(self.ref_model), folder / _REFERENCE_FILE)
+        self._unrestored = None
+
+    # ---- the end ----
+    def _run_epoch(self, *args, **kwargs):
+        # Transformers takes one step more where `max_steps` ends in the middle of an epoch.
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+
+    def _finalize_training(self, *args):
+        if self._unrestored is not None:
+            logger.warning(
+                "%s has taken %d steps and `max_steps` is %d: nothing is left to train. Raise `max_steps` to go on.",
+                *(self._unrestored, self.state.global_step, self.state.max_steps),
+            )
+            # No step was taken that would have restored it.
+            self._load_rng_state(self._unrestored)
+        return super()._finalize_training(*args)
 
     def log(self, logs, start_time=None):
         if "train_loss" in logs:
             # transformers divides by the steps since a resume, and the loss that we restore is the whole run's.
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 0.001)
-        super().log(logs, start_time)
+        with _trl.printing_safely():
+            super().log(logs, start_time)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trl import GRPOConfig
 
+from trl_spiral._trl import WithoutSecrets
 from trl_spiral.preemption import follow_launcher
 from trl_spiral.state import check_resume
 
@@ -99,7 +100,7 @@ _OFF = {
 
 
 @dataclass
-class AlgorithmConfig(GRPOConfig):
+class AlgorithmConfig(WithoutSecrets, GRPOConfig):
     r"""
     Configuration class for the [`AlgorithmTrainer`].
 

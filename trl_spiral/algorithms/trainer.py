@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from typing import Any
 
 import torch
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from trl import GRPOTrainer
 
 from trl_spiral import _trl
@@ -16,13 +15,18 @@ from trl_spiral.algorithms.config import ALGORITHMS, AlgorithmConfig
 from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, leave_one_out, useful_groups
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
+from trl_spiral.callbacks.collapse import CollapseCallback
 from trl_spiral.checks import check_world_size, reserve_output_dir
 from trl_spiral.completions import RepliesReward
 from trl_spiral.prompts import PromptRenderer
+from trl_spiral.resume import digest
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
+
+_SAMPLE = 100
 
 
 class AlgorithmMixin(AdvantageMixin):
@@ -56,6 +60,7 @@ class AlgorithmMixin(AdvantageMixin):
         self._name = algorithm.title
         self._paper = dict(zip(("id", "title"), algorithm.paper or (), strict=False))
         super().__init__(model, reward_funcs, args, train_dataset, *others, **kwargs)
+        self._renderer: PromptRenderer | None = None
         self._show_prompts()
         self._baseline = Baseline(args.reinforce_baseline, args.reinforce_baseline_decay)
         self._next_temperature = args.temperature
@@ -63,6 +68,7 @@ class AlgorithmMixin(AdvantageMixin):
         self._rewards: torch.Tensor | None = None  # of the latest batch of all ranks, shape (rows,)
         self._drawn = 0  # batches of prompts beyond those of the epoch
         self._told_of_few = False
+        self.add_callback(CollapseCallback(self))
 
     # ---- prompts ----
     def _show_prompts(self) -> None:
@@ -70,12 +76,22 @@ class AlgorithmMixin(AdvantageMixin):
         tokenizer = _trl.tokenizer_of(self)
         if not tokenizer.chat_template:
             return  # prompts are plain text, which shows it
-        renderer = PromptRenderer(
+        self._renderer = PromptRenderer(
             tokenizer, chat_template=self.chat_template, chat_template_kwargs=self.args.chat_template_kwargs
         )
         for reward in self.reward_funcs:
             if isinstance(reward, RepliesReward):
-                reward.renderer = renderer
+                reward.renderer = self._renderer
+
+    def _tokenize_prompts(self, prompts):
+        if self._renderer is not None:
+            prompts = [prompt if isinstance(prompt, str) else self._renderer.escaped(prompt) for prompt in prompts]
+        return super()._tokenize_prompts(prompts)
+
+    def _get_tool_suffix_ids(self, tool_messages):
+        if self._renderer is not None:
+            tool_messages = self._renderer.escaped(tool_messages)
+        return super()._get_tool_suffix_ids(tool_messages)
 
     def _get_train_sampler(self, dataset=None):
         sampler = super()._get_train_sampler(dataset)
@@ -208,6 +224,11 @@ class AlgorithmMixin(AdvantageMixin):
             _trl.set_temperature(self, sampled_at, self._temperature_cells)
 
     # ---- checkpoints ----
+    def _described(self, **others):
+        return super()._described(
+            train_dataset=_summary(self.train_dataset), reward_functions=self.reward_func_names, **others
+        )
+
     def _own_state(self):
         return {
             "baseline": self._baseline.state_dict(),
@@ -221,6 +242,15 @@ class AlgorithmMixin(AdvantageMixin):
         if self._temperature_cells:
             now, self._next_temperature = state["temperature"]
             _trl.set_temperature(self, now, self._temperature_cells)
+
+
+def _summary(dataset: Any) -> str | None:
+    """Return the size of a data set and a digest of a sample of its rows; `None` for a stream."""
+    if not isinstance(dataset, Dataset):
+        return None
+    rows = len(dataset)
+    sample = sorted({number * rows // _SAMPLE for number in range(_SAMPLE)} | {rows - 1}) if rows else []
+    return f"{rows} rows {digest(dataset.with_format('arrow')[sample].to_pydict())}"
 
 
 def _share(which: torch.Tensor) -> float:

@@ -16,9 +16,11 @@ from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from trl_spiral.callbacks.collapse import CollapseCallback
+from trl_spiral.callbacks.policy import rollout_of
 from trl_spiral.callbacks.progress import progress_line
-from trl_spiral.collapse import CollapseMonitor
-from trl_spiral.types import Episode
+from trl_spiral.collapse import CollapseMonitor, CollapseWarning
+from trl_spiral.text.printable import one_line
+from trl_spiral.types import FORFEITS, Episode
 
 
 _NUMBERS = (
@@ -30,7 +32,7 @@ _NUMBERS = (
     ("loss", "loss", "{:.3f}"),
     ("pool/rating/policy", "rating", "{:.0f}"),
 )
-_OUTCOMES = ("win", "draw", "loss", "illegal")
+_OUTCOMES = ("win", "draw", "loss", *FORFEITS)
 _MOST_WARNINGS = 3  # the latest: a view that outgrows the terminal is cut off at its end
 
 
@@ -88,7 +90,7 @@ class LiveCallback(TrainerCallback):
             warned = [] if told else [f"warning: {warning.sentence}" for warning in new]
             lines = [progress_line(state.global_step, logs), *warned]
             for line in filter(None, lines):
-                self.console.print(_harmless(line), soft_wrap=True)
+                self.console.print(Text(one_line(line)), soft_wrap=True)
 
     def on_train_end(self, args, state, control, **kwargs):
         self._refresh(state)
@@ -132,11 +134,16 @@ class LiveCallback(TrainerCallback):
         self._numbers |= {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         return self.monitor.observe(step, logs)
 
+    def _warnings(self) -> list[CollapseWarning]:
+        """Return the warnings so far: those of the trainer's own monitor, where it has one."""
+        watching = [one for one in self.trainer.callback_handler.callbacks if isinstance(one, CollapseCallback)]
+        return (watching[0] if watching else self).monitor.warnings
+
     @property
     def _games(self) -> int:
         """Games started so far on this rank."""
-        state = getattr(getattr(self.trainer, "rollout_func", None), "state", None)
-        return state.episodes if state is not None else 0
+        rollout = rollout_of(self.trainer)
+        return rollout.state.episodes if rollout is not None else 0
 
     def _measure_speed(self) -> None:
         """Games a second since the last entry, on all ranks together, which play about as many each."""
@@ -150,8 +157,8 @@ class LiveCallback(TrainerCallback):
         if self._speed is not None:
             title += f", {self._speed:.1f} games a second"
         parts = [self._results(), self._line()]
-        parts += [Text(f"step {w.step}: {w.sentence}", "yellow") for w in self.monitor.warnings[-_MOST_WARNINGS:]]
-        episodes = getattr(getattr(self.trainer, "rollout_func", None), "episodes", [])
+        parts += [Text(one_line(f"step {w.step}: {w.sentence}"), "yellow") for w in self._warnings()[-_MOST_WARNINGS:]]
+        episodes = getattr(rollout_of(self.trainer), "episodes", [])
         if episodes:
             parts.append(_last_game(episodes[-1]))
         return Panel(Group(*parts), title=title, title_align="left")
@@ -164,7 +171,7 @@ class LiveCallback(TrainerCallback):
         for game, seat in seats:
             shares = [self._numbers.get(f"{game}/{seat}/{outcome}") for outcome in _OUTCOMES]
             shown = ["" if share is None else f"{share:.0%}" for share in shares]
-            table.add_row(_harmless(game.removeprefix("selfplay/")), seat.removeprefix("seat"), *shown)
+            table.add_row(Text(one_line(game.removeprefix("selfplay/"))), seat.removeprefix("seat"), *shown)
         return table
 
     def _line(self) -> Text:
@@ -182,9 +189,4 @@ def _last_game(episode: Episode) -> Text:
     returns = ", ".join(f"{gain:g}" for gain in episode.returns)
     players = ", ".join(episode.players)
     line = f"last game, {players} at {episode.game}: {episode.ending}, returns {returns}: {moves}"
-    return Text(_harmless(line).plain, "dim", no_wrap=True, overflow="ellipsis")
-
-
-def _harmless(text: str) -> Text:
-    """What a model wrote must not get at the terminal: no control sequences, no markup, one line."""
-    return Text("".join(char if char.isprintable() else "\ufffd" for char in text))
+    return Text(one_line(line), "dim", no_wrap=True, overflow="ellipsis")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
-from trl_spiral.callbacks.policy import check_can_play, evaluation_player
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of
 from trl_spiral.contestants import Contestants, make_contestants, read_names
+from trl_spiral.engines.endpoint import BUDGETS
 from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
-from trl_spiral.games import Game, get_game
+from trl_spiral.games import Game
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.ranks import together
 from trl_spiral.rollout import Engine, Start, play, referee
@@ -25,6 +27,9 @@ class MatchCallback(TrainerCallback):
     """
     Plays the policy against others before training, every so often, and after, in any trainer of TRL's.
 
+    The policy plays the trainer's games and is asked as in the trainer's evaluation; see
+    [`~callbacks.policy.evaluation_player`].
+
     Every deal is played from every seat, the same deals each time; each rank plays its share, and all hold the results.
     They are logged under SPIRAL's names, `eval/{game}-{opponent}/pid-{seat}/win` and so on, with 95 % intervals; see
     [`~evaluation.matches.MatchReport`]. Nothing here is used for training or for choosing a checkpoint, and nothing in the
@@ -33,8 +38,8 @@ class MatchCallback(TrainerCallback):
     Args:
         trainer ([`~transformers.Trainer`]):
             Whose policy plays.
-        games (`str`, [`~games.Game`] or a sequence of them, defaults to `"TicTacToe-v0"`):
-            What is played.
+        games (`str`, [`~games.Game`] or a sequence of them, *optional*):
+            Games to play. Default: the trainer's; required where the trainer plays none.
         rivals (`str`, [`~players.Player`] or a sequence of them, defaults to `"random"`):
             Opponents: players that need no engine, or names as [`~contestants.read_names`] takes them: scripted players,
             models, snapshots, endpoints.
@@ -42,15 +47,15 @@ class MatchCallback(TrainerCallback):
             Deals of each game against each rival, each played from every seat.
         every (`int`, *optional*):
             Steps between evaluations; only before and after training by default.
-        temperature (`float`, defaults to `0.25`):
-            At which the policy plays, and rivals that are models.
+        temperature (`float`, *optional*):
+            Temperature of the policy, and of rivals that are models. Default: the trainer's, in evaluation.
         seed (`int`, defaults to `0`):
             Seed of the deals and of all decisions.
         prompt_style (`str`, *optional*):
             See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
-        api_key_env (`str`, *optional*):
-            Environment variable that holds endpoints' key, `""` for endpoints that want none; by default the trainer's
-            `endpoint_api_key_env`, or `"OPENAI_API_KEY"`.
+        endpoint_kwargs (`dict`, *optional*):
+            Arguments of [`EndpointEngine`] for endpoints, such as `api_key_env` and `timeout`; by default the trainer's,
+            without its budget.
 
     Attributes:
         reports (`list[MatchReport]`):
@@ -67,14 +72,14 @@ class MatchCallback(TrainerCallback):
     def __init__(
         self,
         trainer: Trainer,
-        games: str | Game | Sequence[str | Game] = "TicTacToe-v0",
+        games: str | Game | Sequence[str | Game] | None = None,
         rivals: str | Player | Sequence[str | Player] = "random",
         pairs: int = 100,
         every: int | None = None,
-        temperature: float = 0.25,
+        temperature: float | None = None,
         seed: int = 0,
         prompt_style: str | None = None,
-        api_key_env: str | None = None,
+        endpoint_kwargs: dict[str, Any] | None = None,
     ) -> None:
         rivals = rivals if isinstance(rivals, Sequence) and not isinstance(rivals, str) else [rivals]
         if pairs < 1 or (every is not None and every < 1) or not rivals:
@@ -82,18 +87,17 @@ class MatchCallback(TrainerCallback):
                 f"Matches need `rivals` ({len(rivals)}), `pairs` ({pairs}) and `every` ({every}) of at least 1: nothing "
                 "would be played. Use `every=None` for matches before and after training alone."
             )
-        games = [games] if isinstance(games, str | Game) else games
         self.trainer = trainer
-        self.games = [get_game(game) if isinstance(game, str) else game for game in games]
-        for game in self.games:
-            game.check()
+        self.games = games_of(trainer, games)
         self.pairs = pairs
         self.every = every
         self.temperature = temperature
         self.seed = seed
         self.prompt_style = prompt_style
-        default = getattr(trainer.args, "endpoint_api_key_env", "OPENAI_API_KEY")
-        self.api_key_env = (default if api_key_env is None else api_key_env) or None
+        if endpoint_kwargs is None:
+            theirs = getattr(trainer.args, "endpoint_kwargs", None) or {}
+            endpoint_kwargs = {name: value for name, value in theirs.items() if name not in BUDGETS}
+        self.endpoint_kwargs = endpoint_kwargs
         self.reports: list[MatchReport] = []
         self.episodes: list[Episode] = []
         self._met = self._invite(rivals)
@@ -113,7 +117,7 @@ class MatchCallback(TrainerCallback):
             policy.sampling,
             policy.renderer.style,
             device=self.trainer.accelerator.device,
-            api_key_env=self.api_key_env,
+            endpoint_kwargs=self.endpoint_kwargs,
         )
         met.players |= {rival.name: rival for rival in rivals if not isinstance(rival, str)}
         if POLICY in met.players or len(met.players) < len(rivals):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +21,10 @@ from trl_spiral.evaluation.maths import Attempt, answer_problems, summarize
 from trl_spiral.evaluation.maths_sets import MathsSet, Problem, get_maths_set, problems_in
 from trl_spiral.evaluation.problem_files import read_rows
 from trl_spiral.ranks import together
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class MathCallback(TrainerCallback):
@@ -45,13 +44,14 @@ class MathCallback(TrainerCallback):
             Steps between grades; only before and after training by default.
         limit (`int`, *optional*):
             How many problems of each set are asked, from its first on; all by default.
-        temperature (`float`, defaults to `0.0`):
-            At which the policy answers.
+        temperature (`float`, *optional*, defaults to `0.0`):
+            Temperature of the replies. The default is greedy, as published scores are; `None` for the trainer's, in
+            evaluation. All other sampling options are the trainer's.
         path (`str`, `Path` or `Mapping[str, str | Path]`, *optional*):
             File of the only set, or files by set name. Sets without one come from the Hub.
         max_new_tokens (`int`, *optional*):
-            Longest reply, in tokens; by default the longest that the trainer itself generates (`max_completion_length`), or 256
-            where it generates nothing, as an `SFTTrainer`.
+            Longest reply, in tokens. Default: the trainer's in evaluation (`max_completion_length`), or 256 where it
+            generates nothing, as an `SFTTrainer`.
         seed (`int`, defaults to `0`):
             Seed of the replies.
         prompt_style (`str`, *optional*):
@@ -69,7 +69,7 @@ class MathCallback(TrainerCallback):
         sets: str | MathsSet | Sequence[str | MathsSet],
         every: int | None = None,
         limit: int | None = None,
-        temperature: float = 0.0,
+        temperature: float | None = 0.0,
         path: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
         max_new_tokens: int | None = None,
         seed: int = 0,
@@ -78,7 +78,7 @@ class MathCallback(TrainerCallback):
         for name, number in (("every", every), ("max_new_tokens", max_new_tokens)):
             if number is not None and number < 1:
                 raise ValueError(f"`{name}` ({number}) must be at least 1. Leave it out for its default.")
-        if temperature < 0.0:
+        if temperature is not None and temperature < 0.0:
             raise ValueError(f"`temperature` ({temperature}) must not be negative. Use `0.0` for the likeliest reply.")
         check_can_grade()
         self.trainer = trainer
@@ -128,9 +128,7 @@ class MathCallback(TrainerCallback):
     def _answer(self, name: str, problems: Sequence[Problem], engine) -> list[Attempt]:
         """This rank's share. Ranks that share an engine ask it the same, and the first of them keeps the replies."""
         share, keeps = share_of(self.trainer, problems)
-        player = evaluation_player(self.trainer, self.temperature, self.prompt_style)
-        if self.max_new_tokens:
-            player.sampling = replace(player.sampling, max_new_tokens=self.max_new_tokens)
+        player = evaluation_player(self.trainer, self.temperature, self.prompt_style, self.max_new_tokens)
         attempts = answer_problems(share, player, engine, self.seed, name)
         return attempts if keeps else []
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 from accelerate.utils import gather_object
@@ -42,9 +40,10 @@ from trl_spiral.evaluation.code_settings import from_environment
 from trl_spiral.evaluation.problem_files import read_rows
 from trl_spiral.ranks import together
 from trl_spiral.sandbox import LocalSandbox, Sandbox
+from trl_spiral.text.printable import get_logger
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DEFAULTS = {
     "path": None,
@@ -87,10 +86,11 @@ class MBPPCallback(TrainerCallback):
         samples (`int`, defaults to `1`):
             Programs for each problem.
         temperature (`float`, defaults to `0.0`):
-            At which the policy answers. More samples than one need a temperature above 0.
+            Temperature of the replies. The default is greedy, as published scores are; more samples than one need a
+            temperature above 0. All other sampling options are the trainer's, in evaluation.
         max_new_tokens (`int`, *optional*):
-            Longest reply, in tokens; by default the longest that the trainer itself generates (`max_completion_length`), or 256
-            where it generates nothing, as an `SFTTrainer`.
+            Longest reply, in tokens. Default: the trainer's in evaluation (`max_completion_length`), or 256 where it
+            generates nothing, as an `SFTTrainer`.
         ks (`Sequence[int]`, *optional*):
             For which `mbpp_eval/pass@{k}` is logged; by default 1, 5, 10, 25, 50 and 100 below `samples`, and `samples`.
         seed (`int`, defaults to `0`):
@@ -209,9 +209,7 @@ class MBPPCallback(TrainerCallback):
     def _attempts(self, engine, sandbox: Sandbox) -> list[CodeAttempt]:
         """This rank's share."""
         share, keeps = share_of(self.trainer, self.problems)
-        player = evaluation_player(self.trainer, self.temperature, self.prompt_style)
-        if self.max_new_tokens:
-            player.sampling = replace(player.sampling, max_new_tokens=self.max_new_tokens)
+        player = evaluation_player(self.trainer, self.temperature, self.prompt_style, self.max_new_tokens)
         attempts = write_programs(share, player, engine, self.samples, self.seed)
         return judge_programs(share, attempts, sandbox) if keeps else []
 

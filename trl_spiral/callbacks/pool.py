@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list, is_peft_model
+from accelerate.utils import is_peft_model
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_spiral.callbacks.log import log_beside
+from trl_spiral.callbacks.policy import games_of
 from trl_spiral.callbacks.rating_games import play_rating_games
 from trl_spiral.games import Game
 from trl_spiral.lock import FolderLock
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.plots import draw_win_rates
-from trl_spiral.opponents.snapshot_files import NEEDED, Kind, needed_by_checkpoints
-from trl_spiral.ranks import lock_together
+from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
+from trl_spiral.opponents.snapshot_files import Kind
+from trl_spiral.ranks import lock_together, on_rank_zero
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import BASE, POLICY
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PICTURE = "win_rates.png"
 
@@ -36,8 +37,8 @@ class OpponentPoolCallback(TrainerCallback):
     Puts a snapshot of the model into a pool every so many steps, with any trainer of TRL's.
 
     A LoRA run's snapshots are adapters, any other's whole weights; all are folders that `from_pretrained` reads. Rank 0
-    writes, and every rank then holds the same index. Each checkpoint lists the snapshots that it needs, which are not
-    deleted while it exists; so on disk are the pool's own and, beside them, at most those of kept checkpoints.
+    writes, and every rank then holds the same index. Each checkpoint holds its own pool in its folder `opponents`, by
+    hard links: a snapshot takes room once, until neither the pool nor a checkpoint holds it.
 
     Where a run is resumed, the pool goes back to what it was at that checkpoint. [`SpiralTrainer`] sees to that itself,
     from its own state.
@@ -59,7 +60,7 @@ class OpponentPoolCallback(TrainerCallback):
             Games that each new snapshot plays against every other one, of each game: as many in each seat, from the same
             deals. Rounded up to a whole number of deals.
         games (sequence of [`~games.Game`], *optional*):
-            What is played for ratings.
+            Games to play for ratings. Default: the trainer's; required where the trainer plays none.
         restores (`bool`, defaults to `True`):
             Whether a resumed run's pool goes back to the checkpoint; off where the trainer sees to that.
         repair (`bool`, defaults to `False`):
@@ -80,19 +81,17 @@ class OpponentPoolCallback(TrainerCallback):
         dtype: torch.dtype | None = None,
         base: bool = False,
         rating_games: int = 0,
-        games: Sequence[Game] = (),
+        games: Sequence[Game] | None = None,
         restores: bool = True,
         repair: bool = False,
     ) -> None:
         if (every is not None and every < 1) or start < 0:
             raise ValueError(f"Snapshots need `every` ({every}) of at least 1 and `start` ({start}) of at least 0.")
-        if rating_games and not games:
-            raise ValueError(f"{rating_games} games for ratings need `games` to play. Name them.")
         self.trainer = trainer
         self.pool = pool
         self._lock = self._reserve()
         self.rating_games = rating_games
-        self.games = list(games)
+        self.games = games_of(trainer, games) if rating_games else []
         self.every = every
         self.start = start
         self.dtype = dtype
@@ -110,7 +109,7 @@ class OpponentPoolCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self._lock = self._reserve()
         if state.global_step and self.restores:
-            self._on_rank_zero(lambda: self._go_back(args.output_dir, state.global_step))
+            change_together(self.pool, lambda: self._go_back(args, state.global_step))
         elif self.restores and self.pool.has_own:
             inside = Path(args.output_dir).resolve() in self.pool.folder.resolve().parents
             if not inside or any(Path(args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
@@ -119,7 +118,7 @@ class OpponentPoolCallback(TrainerCallback):
                     "choose another folder for the pool."
                 )
             # Of a run that was cut off before its first checkpoint.
-            self._on_rank_zero(self.pool.start_anew)
+            change_together(self.pool, self.pool.start_anew)
         if self.base and not state.global_step and BASE not in self.pool:
             self._take(0, BASE)
 
@@ -136,7 +135,7 @@ class OpponentPoolCallback(TrainerCallback):
             return
         checkpoint = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         if self.restores and checkpoint.is_dir():
-            write_needed(self.pool, checkpoint)
+            self.pool.save_to(checkpoint / POOL_FOLDER)
         self._settle(args, state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -145,10 +144,9 @@ class OpponentPoolCallback(TrainerCallback):
         self._lock = None
 
     def _settle(self, args, step: int) -> None:
-        """What is on disk, once older checkpoints have been rotated away: the index, and the snapshots that are needed."""
+        """Write the index and the picture of win rates."""
         self.pool.save()
-        self.pool.sweep(needed_by_checkpoints(args.output_dir))
-        logger.info("The pool takes %.1f MB on disk, what checkpoints need included.", self.pool.bytes_on_disk() / 1e6)
+        logger.info("The pool takes %.1f MB on disk.", self.pool.size / 1e6)
         self._draw(args, step)
 
     # ---- snapshots ----
@@ -166,33 +164,29 @@ class OpponentPoolCallback(TrainerCallback):
             else:
                 model.save_pretrained(folder, state_dict=cast(state_dict, self.dtype))
 
-        keep = needed_by_checkpoints(self.trainer.args.output_dir)
-        self._on_rank_zero(lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE, keep=keep))
+        change_together(self.pool, lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE))
         if self.rating_games and name in [snapshot.name for snapshot in self.pool.snapshots]:
             wanted, args = self.rating_games, self.trainer.args
             played = play_rating_games(self.trainer, self.pool, name, wanted, self.games, args.seed)
             self.pool.ratings.update(played, policy_moved=False)
         logger.info("%s joins the pool: %d snapshots, %.1f MB.", name, len(self.pool), self.pool.size / 1e6)
 
-    def _go_back(self, output_dir: str, step: int) -> None:
-        """To the pool of a checkpoint; without its list, to the snapshots that were there by then."""
-        needed = Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}" / NEEDED
-        if needed.exists():
-            state = json.loads(needed.read_text(encoding="utf-8"))
-        else:
-            if any(snapshot.step > step for snapshot in self.pool.snapshots) and not self.repair:
-                raise ValueError(
-                    f"{needed} is missing, so that nobody knows which snapshots in {self.pool.folder} are this run's. Resume "
-                    f"from another checkpoint, or go on with those up to step {step} by `repair=True`."
-                )
-            logger.warning("%s is missing: the pool goes on with the snapshots up to step %d.", needed, step)
-            state = self.pool.state_dict()
-            state["snapshots"] = [entry for entry in state["snapshots"] if entry["step"] <= step]
-        self.pool.restore(state, needed_by_checkpoints(output_dir), self.repair)
-
-    def _on_rank_zero(self, work: Callable[[], object]) -> None:
-        """Lets rank 0 change the pool, and all others hold what it then holds; if that fails, all ranks raise."""
-        change_together(self.pool, work, self.trainer.accelerator.is_main_process)
+    def _go_back(self, args, step: int) -> None:
+        """Restore the pool of the checkpoint that the run was resumed from."""
+        named = Path(str(args.resume_from_checkpoint))
+        checkpoint = named if named.is_dir() else Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        folder = checkpoint / POOL_FOLDER
+        if not (folder / INDEX).exists():
+            raise ValueError(
+                f"{folder} holds no pool to resume with. Resume from a checkpoint that has one, and if it is not in "
+                "`output_dir` under its first name, set `args.resume_from_checkpoint` to it."
+            )
+        if not self.repair and (problems := OpponentPool(folder).problems()):
+            raise ValueError(
+                f"{folder} is damaged: {'; '.join(problems)}. Resume from another checkpoint, or go on without these "
+                "snapshots by `repair=True`."
+            )
+        self.pool.restore(folder, self.repair)
 
     # ---- pictures ----
     def _draw(self, args, step: int) -> None:
@@ -248,40 +242,19 @@ def save_adapter(model: Any, folder: Path, state_dict: Mapping[str, Any], dtype:
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
-def change_together(pool: OpponentPool, work: Callable[[], object], is_main_process: bool) -> None:
+def change_together(pool: OpponentPool, work: Callable[[], object]) -> None:
     """
-    Changes a pool on rank 0, and tells every rank what it then holds. Every rank must call it.
+    Change a pool on rank 0, and give every rank its new index. Every rank must call it.
 
     Args:
         pool ([`~opponents.OpponentPool`]):
             This rank's view of the pool.
         work (`Callable[[], object]`):
-            What rank 0 does.
-        is_main_process (`bool`):
-            Whether this is rank 0.
-
-    Raises:
-        RuntimeError: On every rank but the first, if the work failed there; the first raises what it raised.
+            The change.
     """
-    failure: Exception | None = None
-    if is_main_process:
-        try:
-            work()
-        except Exception as error:
-            failure = error
-    told = [(pool.state_dict(), f"{type(failure).__name__}: {failure}" if failure else "")]
-    broadcast_object_list(told, from_process=0)
-    if failure is not None:
-        raise failure
-    state, reason = told[0]
-    if reason:
-        raise RuntimeError(f"Rank 0 could not change the pool, and this rank stops with it: {reason}")
-    if not is_main_process:
-        pool.load_state_dict(state)
 
+    def change() -> dict[str, Any]:
+        work()
+        return pool.state_dict()
 
-def write_needed(pool: OpponentPool, checkpoint: Path) -> None:
-    """Lists, in a checkpoint, the snapshots without which it cannot be resumed."""
-    partial = checkpoint / f"{NEEDED}.partial"
-    partial.write_text(json.dumps(pool.state_dict()), encoding="utf-8")
-    os.replace(partial, checkpoint / NEEDED)
+    pool.load_state_dict(on_rank_zero(change))

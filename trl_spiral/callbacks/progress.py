@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import ProgressCallback
 
+from trl_spiral.text.printable import one_line
+
 
 SHOWN = (
     ("loss", "loss", "{:.3f}"),
@@ -32,7 +34,7 @@ def progress_line(step: int, logs: Mapping[str, Any]) -> str | None:
             shown.append(f"{graded['game']} exploitability {float(value):.3f}")
         elif played := _MATCH.fullmatch(key):
             shown.append(f"{played['match']} reward {float(value):+.2f}")
-    return f"step {step:>4}  " + "  ".join(shown) if shown else None
+    return one_line(f"step {step:>4}  " + "  ".join(shown)) if shown else None
 
 
 class SelfPlayProgressCallback(ProgressCallback):

@@ -8,12 +8,13 @@ from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
-from trl_spiral.callbacks.policy import check_can_play, evaluation_player, renderer_of
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player, grading_temperatures, renderer_of
 from trl_spiral.engines.scoring import reply_logprobs
 from trl_spiral.evaluation.exact import BEST_RESPONSE, RIVALS, grade_tictactoe
-from trl_spiral.evaluation.matches import play_matches, tally
+from trl_spiral.evaluation.matches import SHARES, play_matches, tally
 from trl_spiral.games import get_game
 from trl_spiral.players import MinimaxPlayer, RandomPlayer
+from trl_spiral.types import FORFEITS
 
 
 _PREFIX = "tictactoe"
@@ -26,13 +27,14 @@ class TicTacToeCallback(TrainerCallback):
 
     A policy whose replies are moves and nothing else is graded exactly, over every reachable board. One that reasons
     first is graded by playing. Nothing here is used for training or for choosing a checkpoint, and nothing in the
-    trainer moves.
+    trainer moves. Each board is asked for by itself in exact grades, and otherwise as in the trainer's evaluation.
 
     Args:
         trainer ([`~transformers.Trainer`]):
             Whose policy is graded.
-        temperatures (`Sequence[float]`, defaults to `(0.25, 1.0)`):
-            At which to grade; the first is the one that the table shows.
+        temperatures (`Sequence[float]`, *optional*):
+            Temperatures to grade at; the table shows the first. Default: the trainer's in evaluation and, where it
+            differs, in training.
         every (`int`, *optional*):
             Steps between grades; only before and after training by default.
         games (`int`, *optional*):
@@ -49,14 +51,14 @@ class TicTacToeCallback(TrainerCallback):
     def __init__(
         self,
         trainer: Trainer,
-        temperatures: Sequence[float] = (0.25, 1.0),
+        temperatures: Sequence[float] | None = None,
         every: int | None = None,
         games: int | None = None,
         seed: int = 0,
         prompt_style: str | None = None,
     ) -> None:
         self.trainer = trainer
-        self.temperatures = tuple(temperatures)
+        self.temperatures = temperatures
         self.every = every
         self.games = games
         self.seed = seed
@@ -69,6 +71,7 @@ class TicTacToeCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         check_can_play(self.trainer, self.prompt_style, alone=self.games is None)
+        self.temperatures = grading_temperatures(self.trainer, self.temperatures, exact=self.games is None)
         if not self.curve:
             self._grade(state)
 
@@ -82,17 +85,19 @@ class TicTacToeCallback(TrainerCallback):
     def table(self) -> str:
         """Markdown: the policy before and after, against each rival, as first and as second seat; exact ones against a best response too."""
         how = "exact, over every reachable board" if self.games is None else f"{self.games} games each"
+        # To an exact grade, a reply is a legal move or it is not.
+        fields = ("win", "draw", "loss", "illegal") if self.games is None else SHARES
         lines = [
             f"Tic-tac-toe at temperature {self.temperatures[0]:g} ({how}):",
             "",
-            "| model | against | seat | win | draw | loss | illegal |",
-            "|---|---|---|---:|---:|---:|---:|",
+            f"| model | against | seat | {' | '.join(name.replace('truncated', 'cut off') for name in fields)} |",
+            f"|---|---|---|{'---:|' * len(fields)}",
         ]
         for when, numbers in (("before", self.curve[0]), ("after", self.curve[-1])):
             for rival in (*RIVALS, BEST_RESPONSE) if self.games is None else RIVALS:
                 for seat in (0, 1):
                     name = f"{_PREFIX}/{rival}/seat{seat}"
-                    shares = [numbers[f"{name}/{field}"] for field in ("win", "draw", "loss", "illegal")]
+                    shares = [numbers[f"{name}/{field}"] for field in fields]
                     cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
                     lines.append(f"| {when} | {rival.replace('_', ' ')} | {('first', 'second')[seat]} | {cells} |")
         return "\n".join(lines)
@@ -132,5 +137,5 @@ class TicTacToeCallback(TrainerCallback):
                     numbers |= {f"{name}/seat{seat}/{field}": share for field, share in shares.items()}
                     seats.append(shares)
                 numbers[f"{name}/non_loss"] = sum(shares["win"] + shares["draw"] for shares in seats) / 2
-                numbers[f"{name}/illegal"] = sum(shares["illegal"] for shares in seats) / 2
+                numbers |= {f"{name}/{by}": sum(shares[by] for shares in seats) / 2 for by in FORFEITS}
         return numbers

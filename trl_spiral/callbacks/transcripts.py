@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
-import re
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
-from trl_spiral.callbacks.policy import check_can_play, evaluation_player
+from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of, rollout_of
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import GAMES, GameLog, make_record, write_transcripts
-from trl_spiral.games import get_game
-from trl_spiral.players import scripted_player
+from trl_spiral.games import Game
+from trl_spiral.platforms import describe_machine, describe_versions
+from trl_spiral.players import PolicyPlayer, scripted_player
+from trl_spiral.players.by_name import has_random_player
+from trl_spiral.rollout import Engine
 from trl_spiral.rows import Row
-from trl_spiral.selfplay import SelfPlayRollout
+from trl_spiral.text.printable import get_logger
+from trl_spiral.text.secrets import is_secret_name, redact_all, redact_command
 from trl_spiral.types import Episode
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RUN = "run.json"
-_SECRET = re.compile(r"token$|password|secret|api[-_]?key$", re.IGNORECASE)
-_SECRET_IN_JSON = re.compile(
-    r"""(["'][^"']*(?:token|password|secret|api[-_]?key)["']\s*:\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,}]+)""",
-    re.IGNORECASE,
-)
-_WHO_IN_ADDRESS = re.compile(r"://[^/\s]+@")
 
 
 class TranscriptCallback(TrainerCallback):
     """
     Keeps games that a person can read, in the output folder: what `trl-spiral report` replays.
 
-    After training, the finished policy plays against itself and, in each seat, against a random player: as Markdown in
-    `transcripts/`, and as records in `games.jsonl`. With `every`, games of training are kept there too, with the advantages
-    that their turns were trained with. `run.json` says how the run was started.
+    After training, the finished policy plays the trainer's games against itself and, where a game has a random player,
+    against that in each seat. It is asked as in the trainer's evaluation. These games are kept as Markdown in
+    `transcripts/` and as records in `games.jsonl`. With `every`, games of training are kept there too, with the
+    advantages of their turns. `run.json` records how the run was started.
 
     Games of training are the first of their batch on the first rank. A batch that is trained on for several steps is known
     until the next resume (in a plain trainer, evaluation): later steps of it keep none. `games.jsonl` takes up to 100 MB; a resumed run
@@ -52,29 +48,29 @@ class TranscriptCallback(TrainerCallback):
     Args:
         trainer ([`~transformers.Trainer`]):
             Whose policy plays.
-        game (`str`, defaults to `"TicTacToe-v0"`):
-            What is played after training.
+        game (`str`, [`~games.Game`] or a sequence of them, *optional*):
+            Games to play after training. Default: the trainer's; required where the trainer plays none.
         games (`int`, defaults to `10`):
-            How many games: after training, and of each step of which games are kept.
-        temperature (`float`, defaults to `0.25`):
-            At which the finished policy plays.
+            Number of games: after training, shared out among what is played, and of each step of which games are kept.
+        temperature (`float`, *optional*):
+            Temperature of the finished policy. Default: the trainer's, in evaluation.
         prompt_style (`str`, *optional*):
             See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
         every (`int`, *optional*):
             Steps between those of which games of training are kept, the first step beside them; by default none are.
 
     Raises:
-        ValueError: If no random player knows the game. When training begins, if the trainer's model cannot play, or games
-            of training are to be kept and the trainer does not play by [`SelfPlayRollout`].
+        ValueError: If no game is given and the trainer plays none. When training begins, if the trainer's model cannot
+            play, or games of training are to be kept and the trainer does not play by [`SelfPlayRollout`].
         RuntimeError: If the game cannot be played on this machine.
     """
 
     def __init__(
         self,
         trainer: Trainer,
-        game: str = "TicTacToe-v0",
+        game: str | Game | Sequence[str | Game] | None = None,
         games: int = 10,
-        temperature: float = 0.25,
+        temperature: float | None = None,
         prompt_style: str | None = None,
         every: int | None = None,
     ) -> None:
@@ -83,9 +79,7 @@ class TranscriptCallback(TrainerCallback):
                 f"`every` ({every}) must be at least 1: it counts steps. Use `None` to keep no game of training."
             )
         self.trainer = trainer
-        self.game = get_game(game)
-        self.game.check()
-        self.guest = scripted_player("random", self.game)
+        self.played = {game.name: game for game in games_of(trainer, game, "game")}
         self.games = games
         self.temperature = temperature
         self.prompt_style = prompt_style
@@ -95,7 +89,7 @@ class TranscriptCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         check_can_play(self.trainer, self.prompt_style)
-        if self.every and not isinstance(getattr(self.trainer, "rollout_func", None), SelfPlayRollout):
+        if self.every and rollout_of(self.trainer) is None:
             raise ValueError(
                 f"`every` ({self.every}) keeps games of training, and this trainer plays none. Leave it out, or train by "
                 "`SelfPlayRollout` or `SpiralTrainer`."
@@ -103,12 +97,16 @@ class TranscriptCallback(TrainerCallback):
         if state.is_world_process_zero:
             Path(args.output_dir).mkdir(parents=True, exist_ok=True)
             self.log.rewind(state.global_step)
-            text = json.dumps(describe_run(args, sys.argv), indent=1)
-            (Path(args.output_dir) / RUN).write_text(text, encoding="utf-8")
+            path = Path(args.output_dir) / RUN
+            resumed = _resumed_before(path, state.global_step)
+            if this := getattr(self.trainer, "resumed", None):
+                resumed.append(this)
+            text = json.dumps({**describe_run(args, sys.argv), "resumed": resumed}, indent=1)
+            path.write_text(text, encoding="utf-8")
 
     def on_prediction_step(self, args, state, control, **kwargs):
         # In a plain trainer the roll-out holds the games that it played last, of training or not.
-        self._evaluated = getattr(getattr(self.trainer, "rollout_func", None), "episodes", None)
+        self._evaluated = getattr(rollout_of(self.trainer), "episodes", None)
 
     def on_step_end(self, args, state, control, **kwargs):
         step = state.global_step
@@ -126,22 +124,29 @@ class TranscriptCallback(TrainerCallback):
         )
 
     def on_train_end(self, args, state, control, **kwargs):
-        policy, guest = evaluation_player(self.trainer, self.temperature, self.prompt_style), self.guest
-        seats = self.game.traits.seats
-        share = self.games // (seats + 1)
+        policy = evaluation_player(self.trainer, self.temperature, self.prompt_style)
         episodes: list[Episode] = []
         with _trl.open_engine(self.trainer) as engine:
             if not _trl.is_first_to_play(self.trainer):
                 return
-            episodes += play_matches(self.game, policy, policy, 0, self.games - seats * share, engine)
-            for seat in range(seats):
-                episodes += play_matches(self.game, policy, guest, seat, share, engine)
+            for place, game in enumerate(self.played.values()):
+                share, rest = divmod(self.games, len(self.played))
+                episodes += self._play(game, policy, share + (place < rest), engine)
         if not state.is_world_process_zero:
             return
         folder = Path(args.output_dir) / "transcripts"
         write_transcripts(episodes, folder, _trl.tokenizer_of(self.trainer).decode)
-        self.log.append([make_record(episode, self.game, state.global_step, "final") for episode in episodes])
+        self.log.append([make_record(one, self.played[one.game], state.global_step, "final") for one in episodes])
         logger.info("Wrote %d transcripts to %s.", len(episodes), folder)
+
+    def _play(self, game: Game, policy: PolicyPlayer, number: int, engine: Engine) -> list[Episode]:
+        """Play a game against itself and, where it has a random player, against that in each seat."""
+        seats = game.traits.seats
+        share = number // (seats + 1) if has_random_player(game) else 0
+        episodes = play_matches(game, policy, policy, 0, number - seats * share, engine)
+        for seat in range(seats) if share else ():
+            episodes += play_matches(game, policy, scripted_player("random", game), seat, share, engine)
+        return episodes
 
 
 def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[float | None]]:
@@ -166,44 +171,31 @@ def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[floa
     return result
 
 
+def _resumed_before(path: Path, step: int) -> list[dict[str, Any]]:
+    """Return the resumes that an earlier process of this run recorded, up to a step."""
+    try:
+        return [one for one in json.loads(path.read_text(encoding="utf-8"))["resumed"] if one["step"] <= step and step]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # no earlier process, or its record is damaged
+
+
 def describe_run(args: Any, argv: Sequence[str]) -> dict[str, Any]:
     """
-    How a run was started: its command, its seed, the settings that differ from their defaults, and versions.
+    Return how a run was started, without secrets.
 
-    Secrets are left out: settings, options and entries of JSON whose names end in token or api_key or speak of a password,
-    and who logs in where, in addresses.
+    Contains the command, the seed, the settings that differ from their defaults, versions, and the machine.
     """
     settings = {}
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         plain = isinstance(value, str | int | float | bool | list)
-        if plain and value not in (default, []) and not _SECRET.search(field.name):
-            settings[field.name] = _harmless(value)
+        if plain and value not in (default, []) and not is_secret_name(field.name):
+            settings[field.name] = value
     return {
-        "command": shlex.join(_without_secrets(argv)),
+        "command": shlex.join(redact_command(argv)),
         "seed": args.seed,
-        "settings": settings,
-        "versions": {name: version(name) for name in ("trl-spiral", "trl", "transformers", "torch")},
+        "settings": redact_all(settings),
+        "versions": describe_versions(),
+        "machine": describe_machine(args.world_size),
     }
-
-
-def _without_secrets(argv: Sequence[str]) -> list[str]:
-    kept, hide = [], False
-    for argument in argv:
-        name, equals, _ = argument.partition("=")
-        secret = name.startswith("-") and _SECRET.search(name) is not None
-        kept.append("HIDDEN" if hide else f"{name}=HIDDEN" if secret and equals else _harmless(argument))
-        hide = secret and not equals
-    return kept
-
-
-def _harmless(value: Any) -> Any:
-    """A setting without the secrets inside it."""
-    if isinstance(value, list):
-        return [_harmless(one) for one in value]
-    if isinstance(value, dict):
-        return {name: "HIDDEN" if _SECRET.search(name) else _harmless(one) for name, one in value.items()}
-    if isinstance(value, str):
-        return _WHO_IN_ADDRESS.sub("://HIDDEN@", _SECRET_IN_JSON.sub(r'\1"HIDDEN"', value))
-    return value

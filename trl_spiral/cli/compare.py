@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+from trl_spiral.files import write_text
 from trl_spiral.report.comparison import MOST_REPLIES
+from trl_spiral.text.printable import one_line, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,17 +49,12 @@ def run(args: argparse.Namespace) -> None:
     if not rows:
         raise ValueError(f"There is no reply in {', '.join(args.scores)}: nothing can be compared.")
     standings = compare_scores(rows)
-    print("\n".join([comparison_table(standings), *asked_differently(rows)]))
+    say("\n".join([comparison_table(standings), *asked_differently(rows)]))
     if args.html is None:
         return
     page = render_comparison(standings, rows, args.replies, args.plain)
     args.html.parent.mkdir(parents=True, exist_ok=True)
-    # The whole page or the old one, and never half of one that somebody has open.
-    partial = args.html.with_name(f"{args.html.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, args.html)
-    print(f"\n{args.html}: {len(page.encode()) / 1e6:.1f} MB")
+    write_text(args.html, page)
+    say(f"\n{one_line(str(args.html))}: {len(page.encode()) / 1e6:.1f} MB")
     for task in sorted({row.task for row in rows} - set(task_names())):
-        print(
-            f"No task called {task!r} is registered, so its replies have no steps there. Name its module by --import."
-        )
+        say(f"No task called {task!r} is registered, so its replies have no steps there. Name its module by --import.")

@@ -10,6 +10,7 @@ import shutil
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from trl_spiral import __version__
+from trl_spiral.text.printable import say
 
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "textarena")
@@ -22,19 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints what is found. What lacks is no error."""
-    print(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    say(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for name in PACKAGES:
-        print(f"  {name:<13}{installed(name) or 'missing: install it to train'}")
-    print("\nWhat runs the model")
+        say(f"  {name:<13}{installed(name) or 'missing: install it to train'}")
+    say("\nWhat runs the model")
     for line in devices():
-        print(f"  {line}")
-    print("\nExtras")
+        say(f"  {line}")
+    say("\nExtras")
     for extra, packages in extras().items():
         missing = ", ".join(name for name in packages if installed(name) is None)
-        print(f"  {extra:<13}{f'lacks {missing}' if missing else 'complete'}")
-    print("\nWhat contains programs that a model wrote")
+        say(f"  {extra:<13}{f'lacks {missing}' if missing else 'complete'}")
+    say("\nWhat contains programs that a model wrote")
     for line in layers():
-        print(f"  {line}")
+        say(f"  {line}")
 
 
 def installed(name: str) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
 from trl_spiral.evaluation.maths_sets import MATHS_SETS
+from trl_spiral.text.printable import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,21 +52,20 @@ def run(args: argparse.Namespace) -> None:
     sets = load_problems(args.sets, args.path, args.limit)
     player, engine = saved_player(args.model, sampling, args.prompt_style, device)
     found = {}
-    print(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")
-    print("| set | problems | accuracy | interval | truncated | unboxed | timeouts | reply length |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    say(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")
+    say("| set | problems | accuracy | interval | truncated | unboxed | timeouts | reply length |")
+    say("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, problems in sets.items():
         attempts = answer_problems(dict(enumerate(problems)), player, engine, args.seed, name, args.in_flight)
         numbers = summarize(attempts)
-        print(
+        say(
             "| {name} | {problems} | {accuracy:.1%} | {accuracy_low:.1%} to {accuracy_high:.1%} | {truncated:.1%} "
             "| {unboxed:.1%} | {timeouts:.0f} | {reply_length:.0f} |".format(
                 name=name, problems=len(problems), **numbers
             ),
-            flush=True,
         )
         found[name] = {**numbers, "problems": len(problems), "replies": [seen.record() for seen in attempts]}
     if args.json:
         said = {"model": args.model, "temperature": args.temperature, "seed": args.seed, "sets": found}
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
 from trl_spiral.evaluation.code_sets import CODE_SETS, MBPP_SPLITS
 from trl_spiral.evaluation.code_settings import ENVIRONMENT, ONLY_MBPP, texts_from_environment
+from trl_spiral.text.printable import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,12 +69,12 @@ def run(args: argparse.Namespace) -> None:
         attempts = write_programs(numbered, player, engine, args.samples, args.seed, args.in_flight)
         attempts = judge_programs(numbered, attempts, sandbox)
     numbers = summarize(attempts, ks)
-    print(f"{args.model} at temperature {args.temperature:g}, {args.samples} a problem; 95 % intervals\n")
-    print("| set | problems | passed | k | pass@k | interval | truncated | timeouts | reply length |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    say(f"{args.model} at temperature {args.temperature:g}, {args.samples} a problem; 95 % intervals\n")
+    say("| set | problems | passed | k | pass@k | interval | truncated | timeouts | reply length |")
+    say("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for k in ks:
         rate, low, high = (numbers[f"pass@{k}{end}"] for end in ("", "_low", "_high"))
-        print(
+        say(
             f"| {args.problem_set} | {len(problems)} | {numbers['problems_passed']:.0f} | {k} | {rate:.1%} | {low:.1%} to "
             f"{high:.1%} | {numbers['truncated']:.1%} | {numbers['timeouts']:.0f} | {numbers['reply_length']:.0f} |"
         )
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
         told = {"model": args.model, "set": args.problem_set, **settings, "summary": numbers}
         told["problems"] = records(problems, attempts)
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def _numbers(text: str) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
 from trl_spiral.tasks import get_task, task_names
 from trl_spiral.tasks.base import Split
+from trl_spiral.text.printable import one_line, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +92,11 @@ def run(args: argparse.Namespace) -> None:
 
     check_task(task, problems)
     player, engine = saved_player(args.model, sampling, args.prompt_style, device, args.chat_template_kwargs)
-    name, settings = args.name or args.model, {"split": args.split, "chat_template_kwargs": args.chat_template_kwargs}
+    name, settings = (
+        one_line(args.name or args.model),
+        {"split": args.split, "chat_template_kwargs": args.chat_template_kwargs},
+    )
     rows = answer_task(task, problems, player, engine, args.samples, args.seed, args.in_flight, name, settings)
     write_scores(args.out, rows)
-    print(comparison_table(compare_scores(rows)))
-    print(f"\n{args.out}: {len(rows)} replies, {sum(row.truncated for row in rows)} of them cut off")
+    say(comparison_table(compare_scores(rows)))
+    say(f"\n{one_line(str(args.out))}: {len(rows)} replies, {sum(row.truncated for row in rows)} of them cut off")

@@ -7,6 +7,8 @@ import json
 import sys
 from dataclasses import asdict
 
+from trl_spiral.text.printable import one_line, say
+
 
 _PIPED_WIDTH = 170  # characters: what the longest lines need, where no terminal says how wide it is
 
@@ -25,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     if not games:
         raise ValueError(f"No game's name, kind or note holds {args.text!r}. `trl-spiral games` lists them all.")
     if args.json:
-        print(json.dumps([{**asdict(game), "playable": game.playable} for game in games], indent=1))
+        say(json.dumps([{**asdict(game), "playable": game.playable} for game in games], indent=1))
         return
 
     from rich.console import Console
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     table = Table("game", "seats", "kind", "legal moves", "good to know, or why it cannot be played", box=None)
     for game in games:
         cells = (game.name, str(game.seats or "–"), game.kind, game.legal_moves, game.note)
-        table.add_row(*map(Text, cells), style="" if game.playable else "dim")
+        table.add_row(*(Text(one_line(text)) for text in cells), style="" if game.playable else "dim")
     console.print(table)
     played = sum(game.playable for game in games)
     console.print(f"{played} can be played, {len(games) - played} cannot.")

@@ -29,6 +29,9 @@ def add_contestant_arguments(parser: argparse.ArgumentParser, temperature: float
         default="OPENAI_API_KEY",
         help="environment variable with the endpoints' key, '' for none (default: %(default)s)",
     )
+    group.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds for one reply of an endpoint (default: %(default)s)"
+    )
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, temperature: float, max_new_tokens: int, longest: str) -> Any:
@@ -107,5 +110,5 @@ def open_contestants(args: argparse.Namespace, names: Sequence[str], games: Sequ
         prompt_style=args.prompt_style,
         tokenizer=args.tokenizer,
         device=device,
-        api_key_env=args.api_key_env or None,
+        endpoint_kwargs={"api_key_env": args.api_key_env, "timeout": args.timeout},
     )

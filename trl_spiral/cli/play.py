@@ -9,9 +9,9 @@ from typing import TextIO
 
 from trl_spiral.cli.options import CONTESTANT, add_contestant_arguments, check_is_one, open_contestants, read_games
 from trl_spiral.players import HumanPlayer, Player
-from trl_spiral.players.human import show
 from trl_spiral.rollout import Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.printable import one_line, say
 from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Turn, has_won
 
 
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> None:
         try:
             (episode,) = play([referee(Start(game, players, seed, seed))], met.engine(), in_flight=1)
         except KeyboardInterrupt:
-            print("\nYou left.")
+            say("\nYou left.")
             return
     aloud.tell_rest()
-    print(f"\n{ending_in_words(episode, args.seat)}")
+    say(f"\n{ending_in_words(episode, args.seat)}")
 
 
 class Aloud:
@@ -82,25 +82,26 @@ class Aloud:
     def tell_rest(self) -> None:
         """Shows what was kept back."""
         for text in self._kept:
-            show(text, self._screen)
+            say(text, self._screen, end="")
         self._kept = []
 
     def _tell(self, observation: Observation, turn: Turn) -> None:
-        who = f"\n{self.name} (seat {observation.seat})"
+        who = f"\n{one_line(self.name)} (seat {observation.seat})"
         text = turn.text.strip()
+        move = one_line(turn.action or "nothing that is a move")
         if text not in (turn.action, f"\\boxed{{{turn.action}}}"):
-            self._kept.append(f"{who} thought, to play {turn.action}:\n{text}\n")
-        self._kept.append(f"{who} plays {turn.action or 'nothing that is a move'}.\n")
+            self._kept.append(f"{who} thought, to play {move}:\n{text}\n")
+        self._kept.append(f"{who} plays {move}.\n")
         if self._at_once:
             self.tell_rest()
 
 
 def ending_in_words(episode: Episode, seat: int) -> str:
-    """How a game ended for whoever sat in `seat`."""
+    """Return one sentence on how a game ended for the player in `seat`."""
     if episode.ending is Ending.PLAYER_LOST:
         return "You left: no result." if episode.offender == seat else "The model is gone: no result."
     if episode.ending is Ending.ENVIRONMENT_ERROR:
-        return f"The game broke: {episode.detail}"
+        return f"The game broke: {one_line(episode.detail)}"
     mine = episode.returns[seat]
     result = "A draw" if episode.is_draw else "You win" if has_won(episode.returns, seat) else "You lose"
     why = {
@@ -108,4 +109,4 @@ def ending_in_words(episode: Episode, seat: int) -> str:
         Ending.TRUNCATED: f", since seat {episode.offender} wrote too long",
         Ending.TURN_LIMIT: ", by the limit on turns",
     }.get(episode.ending, "")
-    return f"{result}{why}: {mine:+g}. {episode.detail}".strip()
+    return f"{result}{why}: {mine:+g}. {one_line(episode.detail)}".strip()

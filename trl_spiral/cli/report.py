@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
+
+from trl_spiral.files import write_text
+from trl_spiral.text.printable import one_line, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,16 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from trl_spiral.collapse import warnings_in
     from trl_spiral.report import read_run, render
 
     if args.games < 1:
         raise ValueError(f"--games ({args.games}) must be at least 1: a page without games needs none kept.")
     found = read_run(args.run, args.games)
-    page = render(found, warnings_in(found.history), args.plain)
+    page = render(found, found.warnings, args.plain)
     output = Path(args.output or Path(args.run) / "report.html")
-    # The whole page or the old one, and never half of one that somebody has open.
-    partial = output.with_name(f"{output.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, output)
-    print(f"{output}: {len(page.encode()) / 1e6:.1f} MB, {len(found.games)} games of {found.games_kept} kept")
+    write_text(output, page)
+    size = len(page.encode()) / 1e6
+    say(one_line(f"{output}: {size:.1f} MB, {len(found.games)} games of {found.games_kept} kept"))

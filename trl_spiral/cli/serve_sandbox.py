@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from trl_spiral.text.printable import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from trl_spiral.sandbox import Limits
@@ -66,8 +68,8 @@ def run(args: argparse.Namespace) -> None:
         closing(sandbox),
         SandboxServer(sandbox, limits, args.host, args.port, os.environ.get(TOKEN_VARIABLE)) as server,
     ):
-        print(f"Programs are run for whoever asks at {server.url}. Ctrl-C ends it.", flush=True)
+        say(f"Programs are run for whoever asks at {server.url}. Ctrl-C ends it.")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print("Ended.")
+            say("Ended.")

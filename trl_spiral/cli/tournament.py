@@ -19,6 +19,7 @@ from trl_spiral.opponents import Played
 from trl_spiral.opponents.plots import draw_win_rates
 from trl_spiral.opponents.ratings import Ratings
 from trl_spiral.opponents.transitivity import cycles, decompose
+from trl_spiral.text.printable import cell, inline, say
 from trl_spiral.types import Episode
 
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         players = list(met.players.values())
         episodes = round_robin(games, players, args.pairs, met.engine(), args.seed, met.in_flight)
     standing = standings(episodes, list(met.players))
-    print(standing_table(standing))
+    say(standing_table(standing))
     args.output.mkdir(parents=True, exist_ok=True)
     written = {"games": [game.name for game in games], "pairs": args.pairs, "seed": args.seed, **standing}
     (args.output / TABLE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
@@ -115,14 +116,14 @@ def standing_table(standing: dict[str, Any]) -> str:
     for player in players:
         rating = player["rating"]
         lines.append(
-            f"| {player['name']} | {rating['mu']:.0f} | {rating['low']:.0f} to {rating['high']:.0f} | "
+            f"| {cell(player['name'])} | {rating['mu']:.0f} | {rating['low']:.0f} to {rating['high']:.0f} | "
             f"{player['nash_mass']:.2f} | {player['nash_skill']:+.2f} | {player['games']} |"
         )
-    names = [player["name"] for player in players]
+    names = [cell(player["name"]) for player in players]
     lines += ["", f"| % won, a draw being half | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     for name, row in zip(names, standing["win_rates"], strict=True):
         cells = ["–" if met is None else f"{100 * met['rate']:.0f} ({met['games']})" for met in row]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    circles = [" beats ".join((*circle, circle[0])) for circle in standing["cycles"]]
+    circles = [" beats ".join(map(inline, (*circle, circle[0]))) for circle in standing["cycles"]]
     broken = standing["broken_games"]
     return "\n".join([*lines, *([""] if circles else []), *circles, *([f"\n{broken} games broke."] if broken else [])])

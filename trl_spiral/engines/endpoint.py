@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -13,10 +13,15 @@ from trl_spiral.engines.budget import Budget
 from trl_spiral.engines.http import HTTPEngine
 from trl_spiral.engines.retrying import FAILURES, Answer, RetryingTransport
 from trl_spiral.engines.transport import ServerLost
+from trl_spiral.text.control import escape_control_text
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Reply, Request
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
+
+BUDGETS = ("max_requests", "max_tokens")
+"""Arguments of an engine that limit what it may ask altogether."""
 
 _LOOK = "Look whether it is an OpenAI-compatible endpoint."
 
@@ -26,8 +31,9 @@ class EndpointEngine(HTTPEngine):
     Answers requests through any OpenAI-compatible endpoint, messages in and text out. For opponents: without token ids,
     nothing can be learned from its replies.
 
-    What an endpoint does wrong never ends a run. Delays, errors, hang-ups and rubbish are tried again, and where that does
-    not help the reply is `"lost"`, which ends the game without a result. Only what waiting cannot help (a wrong key, an
+    What an endpoint does wrong never ends a run. Errors, hang-ups and rubbish are tried again, and where that does not
+    help, or `timeout` has passed, the reply is `"lost"`, which ends the game without a result. Until an endpoint that is
+    gone answers again, its games are lost without such a wait. Only what waiting cannot help (a wrong key, an
     unknown model, a field that is refused) raises, and only while the endpoint has never answered anything.
 
     A budget is this engine's own (each rank has one), for its whole life, and goes on with `state_dict`. Every try takes its
@@ -43,7 +49,7 @@ class EndpointEngine(HTTPEngine):
         model (`str`):
             Name of the model.
         api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`):
-            Environment variable that holds the key; `None` for an endpoint that wants none.
+            Environment variable that holds the key; empty or `None` for an endpoint that wants none.
         extra (`Mapping[str, Any]`, *optional*):
             More fields of every request's body, which override ours.
         max_in_flight (`int`, defaults to `32`):
@@ -53,14 +59,17 @@ class EndpointEngine(HTTPEngine):
         max_tokens (`int`, *optional*):
             Most tokens altogether, prompts included.
         max_retries (`int`, defaults to `6`):
-            How often a request is tried again. Until an endpoint that is gone answers again, requests are tried once.
+            How often a request is tried again. Until an endpoint that is gone answers again, requests are tried at most
+            once. It is gone when a request has failed to the last, or when more requests than this have timed out in a
+            row.
         retry_delay (`float`, defaults to `0.5`):
             Seconds before the first retry, doubled from retry to retry up to 16. Six of them take 16 to 32 seconds.
         timeout (`float`, defaults to `120.0`):
-            Longest wait, in seconds, for one reply. One that has not come by then is lost.
+            Longest wait, in seconds, for one reply, from connecting to its last byte. One that has not come by then is
+            lost.
 
     Raises:
-        ValueError: If the environment holds no such key, or a budget is below 1.
+        ValueError: If the environment holds no such key, a budget is below 1 or `timeout` is not above 0.
     """
 
     _path = "/chat/completions"
@@ -79,7 +88,7 @@ class EndpointEngine(HTTPEngine):
         timeout: float = 120.0,
     ) -> None:
         self._budget = Budget(max_requests, max_tokens)
-        key = _key(api_key_env) if api_key_env is not None else None
+        key = _key(api_key_env) if api_key_env else None
         self._line = RetryingTransport(
             base_url, key, self._read, self._budget, max_in_flight, max_retries, retry_delay, timeout
         )
@@ -139,7 +148,7 @@ class EndpointEngine(HTTPEngine):
         return common | {"lost": float(lost)} | numbers
 
     def close(self) -> None:
-        """Hangs up, ends the threads, and logs what has not been logged yet."""
+        """Hang up, end the thread, and log what has not been logged yet."""
         super().close()
         self.metrics()
 
@@ -164,7 +173,9 @@ class EndpointEngine(HTTPEngine):
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [dict(message) for message in request.messages],
+            "messages": [
+                {**message, "content": escape_control_text(message["content"])} for message in request.messages
+            ],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_new_tokens,
@@ -205,8 +216,8 @@ class EndpointEngine(HTTPEngine):
         choice = self.only_choice(answer)
         message, reason = choice.get("message"), choice.get("finish_reason")
         text = message.get("content") if isinstance(message, dict) else None
-        if text is None and reason == "length":
-            text = ""  # the limit was reached while it was still reasoning
+        if text is None and reason in ("length", "content_filter"):
+            text = ""  # the limit was reached while it was still reasoning, or nothing was let through: no move
         if not isinstance(text, str) or reason == "error":
             raise self.bad_answer(f"without a message of text: {json.dumps(choice)[:200]}", _LOOK)
         usage = answer.get("usage")
@@ -217,6 +228,15 @@ class EndpointEngine(HTTPEngine):
         finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
         # JSON may hold halves of a character, which no file could be written with.
         return Answer(Reply((), (), finish, text=text.encode(errors="replace").decode()), prompt, new)
+
+
+def check_endpoint_kwargs(options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if arguments for an [`EndpointEngine`], other than its address and model, are wrong."""
+    known = list(inspect.signature(EndpointEngine).parameters)[2:]
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"`endpoint_kwargs` names {unknown[0]!r}; it takes {', '.join(known)}.")
+    # No key is needed for this, and nothing is asked.
+    EndpointEngine("http://localhost", "none", **{**options, "api_key_env": None})
 
 
 def _count(value: object) -> int | None:

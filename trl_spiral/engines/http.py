@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from trl_spiral.engines.phases import SWITCHES
 from trl_spiral.engines.requests import legal_reply, sampling_fields
+from trl_spiral.engines.retrying import PatientTransport
 from trl_spiral.engines.transport import BadAnswer, Transport
 from trl_spiral.rollout import WeightsLost
 from trl_spiral.types import POLICY, Reply, Request
@@ -90,7 +91,7 @@ class HTTPEngine(ABC):
         return metrics
 
     def close(self) -> None:
-        """Hangs up and ends the threads."""
+        """Hang up and end the thread."""
         self._requests.clear()
         self._transport.close()
 
@@ -158,7 +159,7 @@ class ServerEngine(HTTPEngine):
         patience (`float`, defaults to `30.0`):
             Seconds without any success, from a first failure on, after which the server is given up.
         timeout (`float`, defaults to `600.0`):
-            Longest wait, in seconds, for one reply.
+            Longest wait, in seconds, for one reply, from connecting to its last byte.
     """
 
     _path = "/v1/completions"
@@ -176,7 +177,8 @@ class ServerEngine(HTTPEngine):
         patience: float = 30.0,
         timeout: float = 600.0,
     ) -> None:
-        super().__init__(Transport(base_url, None, max_in_flight, patience, timeout))
+        self._line = PatientTransport(base_url, max_in_flight, patience, timeout)
+        super().__init__(self._line)
         self.version = version
         self.boot = boot
         self._checked_dials = 0
@@ -202,13 +204,13 @@ class ServerEngine(HTTPEngine):
             ServerLost: If it does not answer.
         """
         try:
-            for line in self._transport.get("/metrics").decode().splitlines():
+            for line in self._line.get("/metrics").decode().splitlines():
                 if line.startswith("process_start_time_seconds"):
                     return line.rsplit(maxsplit=1)[-1]
         except BadAnswer:
             pass
         try:
-            info = json.loads(self._transport.get("/server_info?config_format=json"))
+            info = json.loads(self._line.get("/server_info?config_format=json"))
             if instance := info["vllm_config"]["instance_id"]:
                 return str(instance)
         except (BadAnswer, ValueError, KeyError, TypeError):
@@ -261,7 +263,7 @@ class ServerEngine(HTTPEngine):
 
     def _first_model(self) -> str:
         try:
-            name = json.loads(self._transport.get("/v1/models"))["data"][0]["id"]
+            name = json.loads(self._line.get("/v1/models"))["data"][0]["id"]
         except (ValueError, KeyError, TypeError, IndexError):
             name = None
         if not isinstance(name, str):

@@ -1,19 +1,21 @@
-"""Requests to an endpoint that may fail, talk rubbish and cost money: tried a number of times, within a budget."""
+"""Requests that are tried again: for a while at a server of our own, within a budget at an endpoint that costs money."""
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import json
+import math
 import random
-import selectors
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+import httpx2
+
 from trl_spiral.engines.budget import Budget
-from trl_spiral.engines.transport import BadAnswer, Call, NeverSent, Received, ServerLost, Transport
+from trl_spiral.engines.transport import BadAnswer, Call, Received, ServerLost, Transport
 from trl_spiral.types import Reply
 
 
@@ -27,26 +29,92 @@ FAILURES = {
 }
 """How a try may fail: name of the metric, and the words for it."""
 
-# "Try again" beside 429 and all of 5xx: timeouts and "too early".
+# Too many requests, an error inside the server, and the errors of a proxy whose server is not up.
+_PATIENT_WITH = {429, 500, 502, 503, 504}
+_FIRST_DELAY, _LONGEST_PATIENT_DELAY = 0.2, 2.0  # seconds; doubled from try to try
+# "Try again" next to 429 and all of 5xx: timeouts and "too early".
 _PASSING = {408, 425}
 _LONGEST_DELAY = 16.0  # seconds
 _LONGEST_RETRY_AFTER = 60.0  # seconds; providers count requests by the minute
+_SLOW = 10.0  # seconds for which a round of games may wait for an endpoint that is gone
 # A reply of 100,000 tokens with its reasoning has about 1 MB.
 _LARGEST_ANSWER = 4 * 2**20  # bytes
 # English has about four characters a token. https://help.openai.com/en/articles/4936856
 _BYTES_PER_TOKEN = 4
 
 
+class PatientTransport(Transport):
+    """
+    Sends requests to a server of our own, and tries again for a while after failures.
+
+    A failed connection, a timeout and the statuses 429, 500, 502, 503 and 504 are tried again: after 0.2 s, after 0.4 s,
+    and so on up to every 2 s. When a request has failed for `patience` seconds and no other was answered meanwhile, the
+    server is given up. Until it answers again, later requests are tried once. Answers are JSON.
+    """
+
+    def __init__(
+        self, base_url: str, max_in_flight: int = 256, patience: float = 30.0, timeout: float = 600.0
+    ) -> None:
+        super().__init__(base_url, max_in_flight=max_in_flight, timeout=timeout)
+        self._patience = patience
+        self._lost = False
+        self._answered = -math.inf  # when it did last
+
+    def get(self, path: str) -> bytes:
+        """
+        Return the page at `path`. Waits for it.
+
+        Raises:
+            BadAnswer: If it has no such page.
+            ServerLost: If it does not answer.
+        """
+        content: bytes = self.wait_for(self._insist(Call(-1, path)))
+        return content
+
+    async def answer(self, call: Call) -> Any:
+        content = await self._insist(call)
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise BadAnswer(
+                f"{self.base_url}{call.path} answered with what is no JSON: {self.message(content)!r}. Look whether the "
+                "address is that of an OpenAI-compatible server."
+            ) from None
+
+    async def _insist(self, call: Call) -> bytes:
+        """Try until there is an answer, and no longer than patience lasts."""
+        delay, failing_since = _FIRST_DELAY, math.inf
+        while True:
+            try:
+                status, content, _ = await self.exchange(call)
+                problem = f"HTTP {status}: {self.message(content)}"
+            except (OSError, httpx2.HTTPError) as error:
+                status, content, problem = None, b"", self.reason(error)
+            now = time.monotonic()
+            if status is not None and status not in _PATIENT_WITH:
+                self._lost, self._answered = False, now
+                break
+            failing_since = min(failing_since, now)
+            if self._lost or now - max(failing_since, self._answered) >= self._patience:
+                self._lost = True
+                raise ServerLost(
+                    f"The server at {self.base_url} has answered nothing for {self._patience:g} seconds (last: "
+                    f"{problem}). Look whether it runs and start it again, or be more patient."
+                )
+            self.retries += 1
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_PATIENT_DELAY)
+        if status != 200:
+            raise BadAnswer(f"{self.base_url}{call.path} refused a request with {problem}")
+        return content
+
+
 class Answer(NamedTuple):
-    """What an endpoint answered, and the tokens that it counted, as far as it tells."""
+    """A reply, and the tokens that the endpoint counted, if it reports them."""
 
     reply: Reply
     prompt_tokens: int | None
     new_tokens: int | None
-
-
-Reader = Callable[[bytes], Answer]
-"""Reads an answer. Raises [`BadAnswer`] for rubbish."""
 
 
 class _Failure(Exception):
@@ -68,128 +136,121 @@ class RetryingTransport(Transport):
 
     Whatever may pass is tried again, rubbish included: after `retry_delay` seconds, then twice that, and so on up to 16 s,
     each shortened by up to a half so that requests that failed together do not return together; or after as long as the
-    endpoint says in `Retry-After`, up to 60 s. A request that has failed on its last try is answered with `ServerLost`,
-    as is every later one that fails at all, until one succeeds. One that timed out is not tried again: it has taken long
-    enough, and may have been paid for.
+    endpoint says in `Retry-After`, up to 60 s. A request that has failed on its last try is answered with `ServerLost`.
+    One that timed out is not tried again: it has taken long enough, and may have been paid for.
 
-    A refusal, which waiting does not help (a wrong key, an unknown model), is answered with `BadAnswer` while nothing has ever
-    been answered, and later with `ServerLost`.
+    An endpoint is gone when a request has failed on its last try, or more requests in a row than a request has retries
+    have timed out, and nothing was answered meanwhile. Until it answers again, requests are tried once. Where even that
+    takes long (10 s or a quarter of the timeout), they are lost at once, and one at a time is tried in the background.
 
-    Args:
-        base_url, key, max_in_flight, timeout:
-            As for [`Transport`]. The timeout holds for connecting and silence, and for the whole of an answer's content: some
-            endpoints send blanks while they work, which would keep a connection alive for ever.
-        read_answer (`Reader`):
-            Reads answers.
-        budget ([`Budget`]):
-            What may be asked. Every try is a request of it, unless the endpoint could not be reached.
-        max_retries (`int`):
-            Tries of a request after its first.
-        retry_delay (`float`):
-            Seconds before the first of them.
-
-    Attributes:
-        failures (`Counter[str]`):
-            Failed tries by name, see `FAILURES`.
-        answered (`int`):
-            Requests that were answered well.
-        last_problem (`str`):
-            What went wrong last.
+    A refusal, which waiting does not help (a wrong key, an unknown model), is answered with `BadAnswer` while nothing has
+    ever been answered, and later with `ServerLost`. Every try takes its share of `budget`, unless the endpoint could not
+    be reached.
     """
 
     def __init__(
         self,
         base_url: str,
         key: str | None,
-        read_answer: Reader,
+        read_answer: Callable[[bytes], Answer],  # raises `BadAnswer` for rubbish
         budget: Budget,
         max_in_flight: int,
         max_retries: int,
         retry_delay: float,
         timeout: float,
     ) -> None:
-        super().__init__(base_url, key, max_in_flight, timeout=timeout)
-        # All of them from the start: its size must not change while another thread reads it.
+        super().__init__(base_url, key, max_in_flight, timeout=timeout, max_bytes=_LARGEST_ANSWER)
+        # Failed tries by kind. All kinds from the start: its size must not change while another thread reads it.
         self.failures = Counter(dict.fromkeys(FAILURES, 0))
-        self.answered = 0
+        self.answered = 0  # requests that were answered well
         self.last_problem = ""
         self._read_answer = read_answer
         self._budget = budget
         self._max_retries = max_retries
         self._retry_delay = retry_delay
-        self._content_timeout = timeout
-        self._gone = False
+        self._gone = self._slow = False
+        self._probe: asyncio.Task[None] | None = None
+        self._timeouts = 0  # in a row
 
     def post(self, ticket: int, path: str, body: Mapping[str, Any]) -> None:
-        """Sends a request, unless the budget is spent."""
+        """Send a request, unless the budget is spent."""
         if self._budget.spent:
             self.give(ticket, self._lost(f"the budget is spent: {self._budget}"))
         else:
             super().post(ticket, path, body)
 
-    def answer(self, call: Call, connection: http.client.HTTPConnection) -> Any:
-        """An `Answer`, or an exception to tell why there is none. It has no traceback, which might hold the key."""
+    async def answer(self, call: Call) -> Any:
+        """Return an `Answer`, or an exception. It has no traceback, which might hold the key."""
+        if self._gone and self._slow:
+            if self._probe is None or self._probe.done():
+                self._probe = asyncio.create_task(self._try_again(call))
+            return self._lost(self.last_problem)
         # Drawn from the request, whose seed is its own: the same in every run, whatever else is under way.
         jitter = random.Random(call.body)
         delay, answered = self._retry_delay, self.answered
         for left in range(self._max_retries, -1, -1):
-            if call.cancelled:  # and what nobody waits for shall not cost anything
-                return None
             try:
-                answer = self._try(call, connection)
+                return await self._try(call)
             except _Spent:
                 return self._lost(f"the budget is spent: {self._budget}")
             except _Failure as error:
-                connection.close()  # there is no telling what else would come over it
                 failure = error
-            else:
-                with self.lock:
-                    self.answered += 1
-                    self._gone = False
-                return answer
-            with self.lock:
-                if call.cancelled:
-                    return None
-                self.failures[failure.kind] += 1
-                if failure.kind in ("refused", "timed_out"):
-                    break
-                # One request alone may be at fault; where nothing else was answered meanwhile, it is the endpoint.
-                self._gone |= left == 0 and self.answered == answered
-                if left == 0 or self._gone:
-                    break
-                self.retries += 1
-            self.wait(max(delay * jitter.uniform(0.5, 1.0), min(failure.retry_after, _LONGEST_RETRY_AFTER)))
+            # One request alone may be at fault; where nothing else was answered meanwhile, it is the endpoint.
+            silent = self.answered == answered
+            if failure.kind == "timed_out":
+                self._timeouts += silent
+                self._gone |= self._timeouts > self._max_retries
+                break
+            if failure.kind == "refused":
+                break
+            self._gone |= silent and left == 0
+            if left == 0 or self._gone:
+                break
+            self.retries += 1
+            await self.wait(max(delay * jitter.uniform(0.5, 1.0), min(failure.retry_after, _LONGEST_RETRY_AFTER)))
             delay = min(2 * delay, _LONGEST_DELAY)
         if failure.kind == "refused" and not self.answered:
             return BadAnswer(f"{self.base_url}{call.path} refused a request with {failure}")
         return self._lost(str(failure))
 
+    async def _try_again(self, call: Call) -> None:
+        """Find out whether an endpoint that is gone answers again. No game waits for this."""
+        with suppress(_Failure, _Spent):  # a failure is counted, and a later request is tried
+            await self._try(call)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait before the next try."""
+        await asyncio.sleep(seconds)
+
     def _lost(self, problem: str) -> ServerLost:
         self.last_problem = problem
         return ServerLost(f"No reply could be had from {self.base_url}: {problem}")
 
-    def _try(self, call: Call, connection: http.client.HTTPConnection) -> Answer:
-        """One request, and no second one unnoticed: what is sent is what the budget has granted."""
-        assert call.body is not None
-        if connection.sock is not None and _has_ended(connection.sock):
-            connection.close()
-        if self._budget.spent:
-            raise _Spent
+    async def _try(self, call: Call) -> Answer:
+        """Send a request once, within the budget."""
+        began = time.monotonic()
         try:
-            self.dial(call, connection)
-        except OSError as error:
-            raise self._failure("hung_up", error) from None
+            answer = await self._ask(call)
+        except _Failure as failure:
+            self.failures[failure.kind] += 1
+            self._slow = time.monotonic() - began >= min(_SLOW, self.timeout / 4)
+            raise
+        self.answered += 1
+        self._gone, self._timeouts = False, 0
+        return answer
+
+    async def _ask(self, call: Call) -> Answer:
+        assert call.body is not None
         body = json.loads(call.body)
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
         # A token is at least a byte, and escapes and field names make up for what a chat template adds.
         most = len(call.body) + limit
-        if not self._budget.reserve(most):
+        if not await self._budget.reserve(most):
             raise _Spent
         prompt = len(call.body) // _BYTES_PER_TOKEN
-        # What a request costs of which nobody tells: as if all of its answer had been written.
-        used, sent = prompt + limit, True
+        used = prompt + limit  # where there is no answer: as if all of it had been written
         try:
-            received = self.send(call, connection)
+            received = await self.exchange(call)
             if 400 <= received.status:
                 used = 0
             elif received.status == 200:
@@ -200,14 +261,19 @@ class RetryingTransport(Transport):
                     new = len(answer.reply.text.encode()) // _BYTES_PER_TOKEN
                 used = prompt + new
                 return answer._replace(prompt_tokens=prompt, new_tokens=new)
-        except (OSError, http.client.HTTPException) as error:
-            sent = not isinstance(error, NeverSent)
-            raise self._failure("timed_out" if isinstance(error, TimeoutError) else "hung_up", error) from None
+        except (OSError, httpx2.HTTPError) as error:
+            kind = "timed_out" if isinstance(error, TimeoutError) else "hung_up"
+            raise _Failure(kind, self.reason(error)) from None
         except BadAnswer as error:
             raise _Failure("rubbish", str(error)) from None
         finally:
-            self._budget.settle(most, used, sent)
+            self._budget.settle(most, used, call.sent)
         raise self._refusal(received)
+
+    def sending(self, call: Call) -> None:
+        """Count a request, the body of which is about to be sent."""
+        super().sending(call)
+        self._budget.sent()
 
     def _refusal(self, received: Received) -> _Failure:
         status = received.status
@@ -217,35 +283,3 @@ class RetryingTransport(Transport):
         if status >= 500 or status in _PASSING:
             return _Failure("server_errors", problem, received.retry_after)
         return _Failure("refused" if status >= 300 else "rubbish", problem)
-
-    def _failure(self, kind: str, error: Exception) -> _Failure:
-        return _Failure(kind, self.message(f"{type(error).__name__}: {error}".encode(errors="replace")))
-
-    def read(self, response: http.client.HTTPResponse) -> bytes:
-        """
-        The content of an answer, all of it in time.
-
-        Raises:
-            BadAnswer: If it is too large.
-            http.client.IncompleteRead: If the endpoint hung up before its end.
-            TimeoutError: If it does not end.
-        """
-        deadline = time.monotonic() + self._content_timeout
-        content = bytearray()
-        while piece := response.read1(2**16):
-            content += piece
-            if len(content) > _LARGEST_ANSWER:
-                raise BadAnswer(f"{self.base_url} answered with more than {_LARGEST_ANSWER // 2**20} MiB.")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"an answer that took longer than {self._content_timeout:g} s")
-        if response.length:
-            raise http.client.IncompleteRead(bytes(content), response.length)
-        response.close()  # which `read1` does not, and the connection waits for
-        return bytes(content)
-
-
-def _has_ended(connection: socket.socket) -> bool:
-    """Whether an idle connection has something to read: its end, or what is left of an answer of a wrong length."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(0))

@@ -12,16 +12,20 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import torch
 from safetensors.torch import load_file, save_file
 
+from trl_spiral.engines.retrying import PatientTransport
 from trl_spiral.engines.snapshots import INTACT, fingerprint
+from trl_spiral.engines.transport import Received
+from trl_spiral.text.printable import reported
 
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -182,39 +186,37 @@ def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, st
     Raises:
         RuntimeError: If the server does not take one, or does not answer.
     """
-    import requests  # as TRL does for a server
-
     # vLLM never looks again what a path holds, so a folder that is written again needs another name.
     names = {policy: f"{_OURS}{policy}-{fingerprint(folder)}" for policy, folder in folders.items()}
-    # TRL's own session takes an error of the server's for a passing one, and never shows what it says.
-    with requests.Session() as session:
+    # TRL's own session tries again after an error of the server, and never shows its message.
+    with closing(PatientTransport(base_url, timeout=TIMEOUT)) as server:
         try:
-            answer = session.get(f"{base_url}/v1/models", timeout=TIMEOUT)
-            _check_answer(answer, f"The server at {base_url} does not tell which adapters it holds")
-            held = {model["id"] for model in answer.json()["data"]}
+            models = server.request("/v1/models")
+            _check(server, models, f"The server at {base_url} does not list its adapters")
+            held = {model["id"] for model in json.loads(models.content)["data"]}
             for name in sorted(held - set(names.values())):
                 if name.startswith(_OURS):
-                    body = {"lora_name": name}
-                    answer = session.post(f"{base_url}/v1/unload_lora_adapter", json=body, timeout=TIMEOUT)
-                    _check_answer(answer, f"The server at {base_url} does not drop the adapter {name}")
+                    answer = server.request("/v1/unload_lora_adapter", {"lora_name": name})
+                    _check(server, answer, f"The server at {base_url} does not drop the adapter {name}")
             for policy, name in names.items():
                 if name not in held:
                     folder = Path(folders[policy]).absolute()
-                    body = {"lora_name": name, "lora_path": str(folder)}
-                    answer = session.post(f"{base_url}/v1/load_lora_adapter", json=body, timeout=TIMEOUT)
+                    answer = server.request("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
                     what = f"The server at {base_url} does not take the adapter in {folder}"
-                    _check_answer(answer, what, _remedy(folder))
-        except (requests.RequestException, KeyError, TypeError) as error:
+                    _check(server, answer, what, _remedy(folder))
+        except (httpx2.HTTPError, OSError, ValueError, KeyError, TypeError) as error:
             raise RuntimeError(
-                f"The server at {base_url} was asked for its adapters and gave no answer that can be read "
-                f"({type(error).__name__}: {str(error)[:300]}). See what it says itself, and start it again."
+                f"The server at {reported(base_url)} was asked for its adapters and gave no answer that can be read "
+                f"({server.reason(error)}). See its log, and start it again."
             ) from error
     return names
 
 
-def _check_answer(answer: Any, what: str, remedy: str = "See what it says itself, and start it again.") -> None:
-    if not answer.ok:
-        raise RuntimeError(f"{what} (HTTP {answer.status_code}: {answer.text[:300]}). {remedy}")
+def _check(
+    server: PatientTransport, answer: Received, what: str, remedy: str = "See its log, and start it again."
+) -> None:
+    if answer.status >= 400:
+        raise RuntimeError(f"{reported(what)} (HTTP {answer.status}: {server.message(answer.content)}). {remedy}")
 
 
 def _remedy(folder: Path) -> str:

@@ -18,6 +18,7 @@ from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rollout import Engine
 from trl_spiral.sandbox import CannotContain, Limits, Sandbox, Trial
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.printable import reported
 from trl_spiral.types import Request
 
 
@@ -94,10 +95,10 @@ class CodeAttempt:
 
 def code_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
     """Token ids of a problem, in the style in which the renderer puts games."""
-    text = CODE_PROMPTS[renderer.style].replace("{question}", question)
+    frame = CODE_PROMPTS[renderer.style]
     if renderer.style == "chat":
-        return renderer.message(text)
-    return tuple(renderer.tokenizer.encode(text, add_special_tokens=False))
+        return renderer.message(frame.replace("{question}", question))
+    return renderer.framed(frame, "{question}", question)
 
 
 def write_programs(
@@ -123,7 +124,7 @@ def write_programs(
         seed (`int`, defaults to `0`):
             Seed of the replies.
         in_flight (`int`, defaults to `256`):
-            Most replies under way at once. They do not depend on it.
+            Most replies under way at once. They depend on it by rounding alone.
 
     Returns:
         `list[CodeAttempt]`: In the order of `problems`, all samples of one after the other.
@@ -181,7 +182,8 @@ def check_sandbox(sandbox: Sandbox) -> None:
     (verdict,) = sandbox.judge([Trial("def one():\n    return 1", "assert one() == 1", ("one",))])
     if not verdict.passed:
         raise CannotContain(
-            f"The sandbox fails a program that is right ({verdict.error}). Give it more time or memory in its `Limits`."
+            f"The sandbox fails a program that is right ({reported(verdict.error)}). Give it more time or memory in "
+            "its `Limits`."
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from trl_spiral.programs import behind
 from trl_spiral.sandbox import Trial
+from trl_spiral.text.printable import reported
 
 
 CODE_SETS = ("mbpp", "humaneval")
@@ -52,6 +53,8 @@ class CodeProblem:
             A program, as a model would write it, that is right.
         before, after (`str`):
             What the set's convention puts around a program.
+        in_place (`bool`):
+            Whether the tests look at an argument after the call; see [`~sandbox.Trial`].
     """
 
     task: int | str
@@ -61,13 +64,14 @@ class CodeProblem:
     reference: str
     before: str = ""
     after: str = ""
+    in_place: bool = False
 
     def trial(self, program: str) -> Trial:
         """A program on trial, as a reply has it."""
         future = _FUTURE.match(program)  # Python wants these first
         first = future.end() if future else 0
         code = program[:first] + self.before + program[first:] + self.after
-        return Trial(code, self.tests, self.entry_points)
+        return Trial(code, self.tests, self.entry_points, self.in_place)
 
 
 def mbpp_problems(
@@ -78,7 +82,8 @@ def mbpp_problems(
 
     Args:
         rows (`Iterable[Mapping]`):
-            Of `sanitized-mbpp.json` or `mbpp.jsonl`, or of the Hub, in any order.
+            Of `sanitized-mbpp.json` or `mbpp.jsonl`, or of the Hub, in any order. A row of your own whose tests look
+            at an argument after the call has `in_place: true`.
         split (`str`, defaults to `"test"`):
             Of [`MBPP_SPLITS`].
         limit (`int`, *optional*):
@@ -166,6 +171,7 @@ def _mbpp_problem(row: Mapping[str, Any], asked: str) -> CodeProblem:
         entry_points=tuple(name for name in used if name in defined),
         reference=row["code"],
         after=behind(setup),
+        in_place=bool(row.get("in_place")),
     )
 
 
@@ -196,7 +202,9 @@ def _parsed(source: str, task: int | str) -> ast.Module:
             warnings.simplefilter("ignore")  # some of MBPP's patterns hold a `\w` that Python would have raw
             return ast.parse(source)
     except SyntaxError as error:
-        raise ValueError(f"Task {task} holds source that is not Python ({error}). Give the set's own file.") from error
+        raise ValueError(
+            f"Task {task} holds source that is not Python ({reported(error)}). Give the set's own file."
+        ) from error
 
 
 def _check_columns(row: Mapping[str, Any], number: int, name: str, columns: Sequence[str]) -> None:

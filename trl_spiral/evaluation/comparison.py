@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from trl_spiral.evaluation.scores import ScoredReply
 from trl_spiral.intervals import LEVEL, RESAMPLES, Estimate, bootstrap_mean, clustered_wilson
+from trl_spiral.text.printable import cell, inline
 
 
 COMPARISON_METHODS = (
@@ -124,13 +125,13 @@ def asked_differently(rows: Iterable[ScoredReply]) -> list[str]:
                 for model, settings in known.items()
             }
             if name != "seed" and len(set(values.values())) > 1:
-                listed = ", ".join(f"{value} for {_cell(model)}" for model, value in values.items())
-                sentences.append(f"At {_cell(task)}, {_cell(name)} is {listed}: they were not asked alike.")
+                listed = ", ".join(f"{value} for {inline(model)}" for model, value in values.items())
+                sentences.append(f"At {inline(task)}, {inline(name)} is {listed}: they were not asked alike.")
     return sentences
 
 
 def _said(value: object) -> str:
-    return _cell(value if isinstance(value, str) else json.dumps(value))
+    return inline(value if isinstance(value, str) else json.dumps(value))
 
 
 def _mean(replies: Sequence[ScoredReply]) -> float:
@@ -151,7 +152,7 @@ def comparison_table(standings: Sequence[Standing]) -> str:
         else:
             against = "| | " if one.model == firsts[one.task] else "| | 0"
         lines.append(
-            f"| {_cell(one.task)} | {_cell(one.model)} | {one.problems} | {one.replies} | {one.score.value:.3f} | "
+            f"| {cell(one.task)} | {cell(one.model)} | {one.problems} | {one.replies} | {one.score.value:.3f} | "
             f"{_ends(one.score, '.3f')} | {one.solved.value:.1%} | {one.solved.low:.1%} to "
             f"{one.solved.high:.1%} | {against} |"
         )
@@ -162,8 +163,3 @@ def _ends(estimate: Estimate, form: str) -> str:
     if math.isnan(estimate.low):
         return "–"
     return f"{estimate.low:{form}} to {estimate.high:{form}}"
-
-
-def _cell(text: str) -> str:
-    """Of a name, what a table in a terminal can hold."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text).replace("|", "\\|")

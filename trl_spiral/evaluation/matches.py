@@ -11,10 +11,11 @@ from trl_spiral.intervals import METHODS, Estimate, bootstrap_mean, clustered_wi
 from trl_spiral.players import Player
 from trl_spiral.rollout import Engine, Forfeit, Start, play, referee
 from trl_spiral.seeding import derive_seed
-from trl_spiral.types import Episode, has_won
+from trl_spiral.text.printable import cell
+from trl_spiral.types import FORFEITS, Episode, has_won
 
 
-SHARES = ("win", "draw", "loss", "illegal")
+SHARES = ("win", "draw", "loss", *FORFEITS)
 MEANS = ("length", "reply_tokens", "reward")
 """What is measured of every seat; see [`Outcome`]."""
 
@@ -103,7 +104,7 @@ def _start(
 
 
 def tally(episodes: Sequence[Episode], seat: int) -> dict[str, float]:
-    """Shares of wins, draws, losses and own illegal or truncated replies among episodes, from one seat's side."""
+    """Return the shares of wins, draws, losses, own illegal replies and own cut-off replies, for one seat."""
     outcomes = [Outcome.of(episode, seat, deal=0) for episode in episodes]
     return {field: sum(getattr(outcome, field) for outcome in outcomes) / len(outcomes) for field in SHARES}
 
@@ -125,7 +126,9 @@ class Outcome:
         loss (`bool`):
             Neither.
         illegal (`bool`):
-            Whether this seat ended the game by an illegal or truncated reply.
+            Whether this seat ended the game by an illegal reply.
+        truncated (`bool`):
+            Whether this seat ended the game by a reply that reached the token limit.
         length (`int`):
             Turns that were taken, by all seats together.
         reply_tokens (`float`, *optional*):
@@ -142,6 +145,7 @@ class Outcome:
     draw: bool
     loss: bool
     illegal: bool
+    truncated: bool
     length: int
     reply_tokens: float | None
     reward: float
@@ -158,7 +162,7 @@ class Outcome:
             win=win,
             draw=episode.is_draw,
             loss=not win and not episode.is_draw,
-            illegal=episode.ending.is_forfeit and episode.offender == seat,
+            **{name: episode.ending is by and episode.offender == seat for name, by in FORFEITS.items()},
             length=len(episode.order),
             reply_tokens=math.fsum(replies) / len(replies) if replies else None,
             reward=episode.returns[seat],
@@ -182,8 +186,9 @@ class MatchReport:
         game, player, opponent (`str`):
             Names.
         seats (`Mapping[str, Mapping[str, Estimate]]`):
-            By seat (`"0"`, `"1"`, …, and `"all"`): `win`, `draw`, `loss`, own `illegal` replies, `length` in turns,
-            `reply_tokens` per reply (where replies have tokens), and `reward`.
+            By seat (`"0"`, `"1"`, …, and `"all"`): `win`, `draw`, `loss`, own `illegal` and own
+            `truncated` (cut-off) replies, `length` in turns, `reply_tokens` per reply (where replies have tokens), and
+            `reward`.
         games, broken (`Mapping[str, int]`):
             By seat: games that count, and games that broke (a player lost, an environment failed) and count nowhere.
     """
@@ -336,15 +341,16 @@ def match_table(reports: Sequence[tuple[str, MatchReport]]) -> str:
             Each with what its first column is to say: the player, or when it played.
     """
     lines = [
-        "| player | game | against | seat | games | win % | draw % | loss % | illegal % | turns | reply tokens | reward |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| player | game | against | seat | games | win % | draw % | loss % | illegal % | cut off % | turns | "
+        "reply tokens | reward |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for label, report in reports:
         for seat, estimates in report.seats.items():
-            cells = [label, report.game, report.opponent, seat, _games(report, seat)]
-            cells += [_cell(estimates.get(field), 100.0) for field in SHARES]
-            cells += [_cell(estimates.get(field)) for field in MEANS[:-1]]
-            cells += [_cell(estimates.get("reward"), sign="+", digits=2)]
+            cells = [*map(cell, (label, report.game, report.opponent)), seat, _games(report, seat)]
+            cells += [_estimate(estimates.get(field), 100.0) for field in SHARES]
+            cells += [_estimate(estimates.get(field)) for field in MEANS[:-1]]
+            cells += [_estimate(estimates.get("reward"), sign="+", digits=2)]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", METHODS])
 
@@ -354,7 +360,7 @@ def _games(report: MatchReport, seat: str) -> str:
     return f"{report.games[seat]}{f' ({broken} broken)' if broken else ''}"
 
 
-def _cell(found: Estimate | None, scale: float = 1.0, sign: str = "", digits: int = 1) -> str:
+def _estimate(found: Estimate | None, scale: float = 1.0, sign: str = "", digits: int = 1) -> str:
     if found is None or math.isnan(found.value):
         return "–"
     value, low, high = (f"{scale * number:{sign}.{digits}f}" for number in (found.value, found.low, found.high))

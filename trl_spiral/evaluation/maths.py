@@ -90,8 +90,7 @@ def maths_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
     if renderer.style == "chat":
         messages = ({"role": "user", "content": question},)
         return renderer.prompt(Observation(game="maths", seat=0, messages=messages))
-    text = MATHS_PROMPTS[renderer.style].replace("{question}", question)
-    return tuple(renderer.tokenizer.encode(text, add_special_tokens=False))
+    return renderer.framed(MATHS_PROMPTS[renderer.style], "{question}", question)
 
 
 def answer_problems(
@@ -117,7 +116,7 @@ def answer_problems(
         name (`str`, *optional*):
             Of the set, so that the replies to each are drawn apart.
         in_flight (`int`, defaults to `256`):
-            Most problems under way at once. Replies do not depend on it.
+            Most problems under way at once. Replies depend on it by rounding alone.
 
     Returns:
         `list[Attempt]`: In the order of `problems`.

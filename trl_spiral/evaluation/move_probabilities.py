@@ -7,7 +7,6 @@ first, replies are drawn and counted. Prompts are rendered from the game's own o
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections import Counter
@@ -21,10 +20,11 @@ from trl_spiral.players import Player
 from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rollout import Ask, Engine, Playing, play
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import Ending, Episode, Trajectory
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Scorer = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[Sequence[float]]]
 """Log-probabilities, in nats, of whole replies after their prompts: one list for each temperature."""

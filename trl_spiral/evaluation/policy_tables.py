@@ -11,6 +11,7 @@ from typing import Any
 from trl_spiral.evaluation.exploitability import OPENSPIEL, openspiel_nash_conv
 from trl_spiral.evaluation.move_probabilities import MoveProbabilities
 from trl_spiral.evaluation.tree import GameTree, game_tree
+from trl_spiral.text.printable import cell, inline
 
 
 MOST_ROWS = 1000
@@ -95,7 +96,7 @@ def format_policy_table(record: dict[str, Any]) -> str:
         interval = f" (95 % interval {record['nash_conv_low'] / 2:.4f} to {record['nash_conv_high'] / 2:.4f})"
     first, second = record["best_response_values"]
     lines = [
-        f"# {record['game']}{f' ({about})' if about else ''}",
+        f"# {inline(record['game'])}{f' ({about})' if about else ''}",
         "",
         f"Exploitability {record['exploitability']:.4f}{interval}, NashConv {record['nash_conv']:.4f}, from {how}.",
         f"Against itself, the policy wins {record['value']:+.4f} a game in seat 0. A best response wins {first:+.4f} from it "
@@ -111,10 +112,9 @@ def format_policy_table(record: dict[str, Any]) -> str:
     ]
     for entry in states:
         moves = ", ".join(f"{move} {100 * share:.1f} %" for move, share in entry["moves"].items())
-        # A state may be written with bars, which would end its cell.
-        name = entry["state"].replace("|", "\\|") or "(nothing yet)"
+        name = cell(entry["state"] or "(nothing yet)", as_code=True)
         lines.append(
-            f"| {entry['seat']} | `{name}` | {100 * entry['reach']:.1f} % | {moves} | {100 * entry['illegal']:.1f} % | "
+            f"| {entry['seat']} | {name} | {100 * entry['reach']:.1f} % | {moves} | {100 * entry['illegal']:.1f} % | "
             f"{entry['best_response']} |"
         )
     return "\n".join(lines) + "\n"

@@ -21,6 +21,7 @@ from trl_spiral.prompts import PromptRenderer
 from trl_spiral.rollout import Engine
 from trl_spiral.seeding import derive_seed
 from trl_spiral.tasks import Problem, Task
+from trl_spiral.text.printable import reported
 from trl_spiral.types import Request
 
 
@@ -89,8 +90,7 @@ def task_prompt(renderer: PromptRenderer, problem: Problem) -> tuple[int, ...]:
     if renderer.style == "chat":
         return renderer.conversation(problem.messages)
     question = "\n\n".join(message["content"] for message in problem.messages)
-    text = MATHS_PROMPTS[renderer.style].replace("{question}", question)
-    return tuple(renderer.tokenizer.encode(text, add_special_tokens=False))
+    return renderer.framed(MATHS_PROMPTS[renderer.style], "{question}", question)
 
 
 def answer_task(
@@ -121,7 +121,7 @@ def answer_task(
         seed (`int`, defaults to `0`):
             Seed of the replies. A reply depends on its problem and not on which others are asked.
         in_flight (`int`, defaults to `256`):
-            Most replies under way at once. They do not depend on it.
+            Most replies under way at once. They depend on it by rounding alone.
         name (`str`, *optional*):
             By which the model is called in the rows; the player's by default.
         settings (`Mapping`, *optional*):
@@ -199,8 +199,8 @@ def _asked(task: Task, problem: Problem) -> tuple[str, str]:
             raise ValueError("JSON gives back something else")
     except Exception as error:  # whatever a user's task has made
         raise ValueError(
-            f"Problem {problem.id!r} of the task {task.name!r} does not survive JSON ({type(error).__name__}: {error}). Its messages "
-            "and data must be plain: text, numbers, lists, and objects with texts for keys."
+            f"Problem {problem.id!r} of the task {task.name!r} does not survive JSON ({type(error).__name__}: "
+            f"{reported(error)}). Its messages and data must be plain: text, numbers, lists, and objects with texts for keys."
         ) from error
     return texts
 
@@ -212,8 +212,8 @@ def _score(task: Task, problem: Problem, response: str) -> tuple[float, bool, st
         return float(score.value), bool(score.solved), _json(dict(score.detail))
     except Exception as error:  # whatever a user's task comes upon in what a model may write
         raise ValueError(
-            f"The task {task.name!r} cannot score a reply to problem {problem.id!r} ({type(error).__name__}: {error}): "
-            f"{response[:80]!r}. Any text must have a score, with plain values in its detail."
+            f"The task {task.name!r} cannot score a reply to problem {problem.id!r} ({type(error).__name__}: "
+            f"{reported(error)}): {response[:80]!r}. Any text must have a score, with plain values in its detail."
         ) from error
 
 

@@ -32,21 +32,50 @@ and of each turn:
 from __future__ import annotations
 
 import json
-import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from trl_spiral.files import naming_full_disk
 from trl_spiral.games import Game
+from trl_spiral.text.printable import fenced, file_name, get_logger, inline
+from trl_spiral.text.shapes import parse
 from trl_spiral.types import Episode, Observation
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FORMAT = 1
 GAMES = "games.jsonl"
+_TURN = {
+    "seat": int,
+    "sees": str,
+    "reply": str,
+    "move": (str, None),
+    "policy": (str, None),
+    "version": int,
+    "tokens": (int, None),
+    "logprob": (float, None),
+    "advantage": (float, None),
+}
+_GAME = {
+    "format": int,
+    "step": int,
+    "kind": frozenset(("training", "final")),
+    "game": str,
+    "number": int,
+    "seed": int,
+    "players": [str],
+    "opening": [[(int, str)]],
+    "turns": [_TURN],
+    "end": [str],
+    "returns": [float],
+    "ending": str,
+    "offender": (int, None),
+    "detail": str,
+}
+
 LARGEST = 100_000_000
 """Bytes at which a run stops keeping games: some 25,000 of tic-tac-toe, and 1,000 where a reply has 4,000 tokens."""
 
@@ -61,30 +90,27 @@ def format_transcript(episode: Episode, prompt_text: Callable[[Sequence[int]], s
         prompt_text (`Callable`, *optional*):
             Decodes prompt ids; without it, prompts are left out.
     """
-    lines = [f"# {episode.game}, game {episode.counter}", ""]
+    lines = [f"# {inline(episode.game)}, game {episode.counter}", ""]
     for seat, (name, value) in enumerate(zip(episode.players, episode.returns, strict=True)):
-        lines.append(f"- seat {seat}: {name}, return {value:+g}")
-    lines += [f"- ending: {episode.ending}" + (f" ({episode.detail})" if episode.detail else "")]
+        lines.append(f"- seat {seat}: {inline(name)}, return {value:+g}")
+    lines += [f"- ending: {episode.ending}" + (f" ({inline(episode.detail)})" if episode.detail else "")]
     if episode.offender is not None:
         lines.append(f"- at fault: seat {episode.offender}")
     moves = " ".join(f"{seat}:{' / '.join(move.splitlines())}" for seat, move in episode.moves)
-    lines += [f"- moves: {moves}" + (f", of which {episode.opening} a random opening" if episode.opening else ""), ""]
+    lines += [
+        f"- moves: {inline(moves)}" + (f", of which {episode.opening} a random opening" if episode.opening else ""),
+        "",
+    ]
     taken = [iter(trajectory.turns) for trajectory in episode.trajectories]
     for number, seat in enumerate(episode.order, start=1):
         turn = next(taken[seat])
-        lines += [f"## Turn {number}: seat {seat}, {episode.players[seat]}", ""]
+        lines += [f"## Turn {number}: seat {seat}, {inline(episode.players[seat])}", ""]
         if prompt_text is not None and turn.prompt_ids:
-            lines += ["Read:", "", *_fenced(prompt_text(turn.prompt_ids)), ""]
-        lines += ["Wrote:", "", *_fenced(turn.text), ""]
+            lines += ["Read:", "", *fenced(prompt_text(turn.prompt_ids)), ""]
+        lines += ["Wrote:", "", *fenced(turn.text), ""]
         if turn.logprobs:
             lines += [f"{len(turn.completion_ids)} tokens, log-probability {sum(turn.logprobs):.3f}", ""]
     return "\n".join(lines)
-
-
-def _fenced(text: str) -> list[str]:
-    """A block of Markdown that ends where the text does, though the text may hold blocks itself."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return [f"{fence}text", text, fence]
 
 
 def write_transcripts(
@@ -92,12 +118,12 @@ def write_transcripts(
     folder: str | os.PathLike[str],
     prompt_text: Callable[[Sequence[int]], str] | None = None,
 ) -> list[Path]:
-    """Writes one Markdown file per episode, numbered in the order given, and returns the paths."""
+    """Write one Markdown file per episode, numbered in the given order, and return the paths."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, episode in enumerate(episodes):
-        path = root / f"{number:03d}_{'_vs_'.join(episode.players)}.md"
+        path = root / f"{number:03d}_{file_name('_vs_'.join(episode.players))}.md"
         path.write_text(format_transcript(episode, prompt_text), encoding="utf-8")
         paths.append(path)
     return paths
@@ -194,7 +220,7 @@ class GameLog:
     def append(self, records: Sequence[Mapping[str, Any]]) -> int:
         """Adds games, as long as there is room, and returns how many."""
         added, size = 0, self.path.stat().st_size if self.path.exists() else 0
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming_full_disk(self.path.parent), self.path.open("a", encoding="utf-8") as file:
             for record in records:
                 line = _line(record)
                 if size + len(line) > self.largest:
@@ -232,7 +258,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """
-    The games in a file that [`GameLog`] wrote, in order. A last line that was cut off, by a kill, is left out.
+    Yield the games in a file that [`GameLog`] wrote, in order. A last line that was cut off, by a kill, is left out.
 
     Raises:
         ValueError: If another line is not a game in format 1.
@@ -240,13 +266,24 @@ def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
-                record = json.loads(line)
-                known = record["format"] == FORMAT
-            except (ValueError, KeyError, TypeError):
-                known = False
-            if known:
-                yield record
-            elif line.endswith("\n"):
-                raise ValueError(
-                    f"Line {number} of {path} is no game in format {FORMAT}. Use the version of trl_spiral that wrote it."
-                )
+                yield _read_game(line)
+            except ValueError as error:
+                if line.endswith("\n"):
+                    raise ValueError(
+                        f"Line {number} of {path} is no game in format {FORMAT}: {error}. Delete the line, or use the "
+                        "version of trl_spiral that wrote it."
+                    ) from None
+
+
+def _read_game(line: str) -> dict[str, Any]:
+    """Return the record in a line. Raises `ValueError`, with the reason as a clause, if there is none."""
+    record: dict[str, Any] = parse(line, _GAME)
+    seats = range(len(record["players"]))
+    if record["format"] != FORMAT:
+        raise ValueError(f"its format is {record['format']}")
+    if not len(seats) == len(record["returns"]) == len(record["end"]) > 0:
+        raise ValueError("its players, returns and ends differ in number")
+    taken = [turn["seat"] for turn in record["turns"]] + [record["offender"] or 0]
+    if any(seat not in seats for seat in taken) or any(len(move) != 2 for move in record["opening"]):
+        raise ValueError("it names a seat that has no player, or a move without one")
+    return record

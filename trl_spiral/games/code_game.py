@@ -7,10 +7,12 @@ scores 1 where it is right, else -1. A guess is what the guesser wrote, and noth
 a guesser that does not learn, what the generator boxed does not count: it scores 1 where the guesser is wrong, -1 where it is
 right.
 
-A program that cannot stand scores -1 for the generator, and 0 for the guesser, which is not asked: one that fails, prints
-nothing, prints something that no box can hold, prints something else when run again under another hash seed, or names its
-output in a comment. Comments are not shown anyway: the guesser reads the program as Python's own parser understood it, and
-that text is what runs. A program that prints the date or its process's surroundings is not found out: two runs agree on these.
+A program that cannot stand scores -1 for the generator, and 0 for the guesser, which is not asked. Such a program
+fails, prints nothing, prints something that no guess can express, prints something else when run again under another
+hash seed, or names its output in a comment. Text and output must not look like a control token, either: a model that
+repeats one ends its reply, and a decoder leaves it out. Comments are not shown: the guesser reads the program as
+Python's own parser understood it, and exactly that text runs. A program that prints the date or its process's
+surroundings is not detected: two runs agree on these.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from functools import cache, lru_cache
 
 from trl_spiral.games.base import Game, Match, Traits
 from trl_spiral.games.small_programs import small_program
+from trl_spiral.prompts import read_move
 from trl_spiral.sandbox import Job, Limits, Outcome, Sandbox
 from trl_spiral.types import Ending, Observation
 
@@ -38,6 +41,13 @@ MOST_PROGRAM = 2_000
 MOST_OUTPUT = 200
 """Characters of the longest output. A box may hold 512."""
 
+# The game has no tokenizer. These are the shapes of the control tokens of ChatML, Llama, Mistral, Gemma, DeepSeek,
+# BERT and models for code, and the tags of thinking. Bracketed words are named: `x[SIZE]` is ordinary code.
+_CONTROL = re.compile(
+    r"<[|\uff5c]|</?[A-Za-z_][\w.:-]*>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|MODEL_SETTINGS|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|CALL_ID|ARGS|THINK)\]"
+    r"|\[(?:IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|CLS|SEP|PAD|MASK|UNK|BOS|EOS)\]"
+)
 _SEEDS = (0, 1)
 _OPEN, _CLOSE = "```python\n", "\n```"
 
@@ -45,7 +55,8 @@ _WRITES = (
     "You are the generator in a code game. Write a Python program. Another player reads it and says what it prints.\n"
     "Write the program in a ```python block and below it, in \\boxed{{}}, exactly what it prints. {scores}\n"
     "You lose in any case if the program fails, prints nothing, too much or something that a box cannot hold, prints something "
-    "else when it is run again, or says in a comment what it prints. Comments are not shown to the other player."
+    "else when it is run again, says in a comment what it prints, or if its text or output looks like a control "
+    "token. Comments are not shown to the other player."
 )
 _SCORES = {
     False: "You win if you are right and the other player is wrong.",
@@ -107,11 +118,7 @@ class CodeGame(Game):
 
     def canonical(self, action: str) -> str | None:
         written = read_program(action)
-        if written is None:
-            guess = tidy(action)
-            return guess if 0 < len(guess) <= MOST_OUTPUT else None
-        program, predicted = written
-        return write_program(program, predicted)
+        return read_guess(action) if written is None else write_program(*written)
 
     @property
     def atoms(self) -> str:
@@ -121,15 +128,16 @@ class CodeGame(Game):
         return self._sandbox or _local_sandbox(os.getpid())
 
     def _examine(self, program: str) -> Examined:
-        """What a program looks like to the guesser, and what it prints."""
+        """Return how a program looks to the guesser, and what it prints."""
         sandbox = self._open()
         (parsed,) = sandbox.run([Job(_SHOW, calls=(f"show({program!a})",))])
         if parsed.ending.failed or parsed.answers[0].error:
             return Examined(why=f"not Python: {parsed.error or parsed.answers[0].error}")
-        text, remarks = parsed.answers[0].value
-        shown = _harmless(text)
+        shown, remarks = parsed.answers[0].value
         if len(shown) > MOST_PROGRAM:
             return Examined(why=f"longer than {MOST_PROGRAM} characters")
+        if "```" in shown or _CONTROL.search(shown):
+            return Examined(why="its text holds a code fence or looks like a control token")
         first, again = sandbox.run([Job(shown, hash_seed=seed) for seed in _SEEDS])
         return Examined(shown, tidy(first.output), _flaw(first, again, remarks))
 
@@ -204,14 +212,13 @@ class CodeMatch(Match):
         if (seat := self.to_move) is None:
             raise ValueError(f"This match of {self.game.name} has ended ({self.ending}). Start a new one.")
         move = self.game.canonical(action)
-        written = None if move is None else read_program(move)
-        if move is None or (written is None) == (seat == GENERATOR):
+        if move is not None and seat == GENERATOR and (written := read_program(move)) is not None:
+            self._write(*written)
+        elif move is not None and seat == GUESSER and read_guess(move) is not None:
+            self._guess(move)
+        else:
             self.ending, self.offender, self.detail = Ending.ILLEGAL_MOVE, seat, "no readable move"
             return None
-        if written is not None:
-            self._write(*written)
-        else:
-            self._guess(move)
         return move
 
     def forfeited(self, offender: int, returns: tuple[float, ...]) -> tuple[float, ...]:
@@ -253,6 +260,12 @@ def read_program(action: str) -> tuple[str, str] | None:
     return (program, predicted) if len(program) <= MOST_PROGRAM and len(predicted) <= MOST_OUTPUT else None
 
 
+def read_guess(action: str) -> str | None:
+    """Return the guess in a guesser's move. `None` if it is empty, too long, or reads as a generator's move."""
+    guess = tidy(action)
+    return guess if 0 < len(guess) <= MOST_OUTPUT and read_program(action) is None else None
+
+
 def write_program(program: str, predicted: str) -> str:
     """A generator's move."""
     return f"{fenced(program)}\n{predicted}"
@@ -279,15 +292,6 @@ def sample_move(seat: int | None, rng: random.Random) -> str:
     return write_program(program, output) if seat == GENERATOR else output
 
 
-def _harmless(text: str) -> str:
-    """
-    A program, as `ast.unparse` writes it, without fences and without what a tokenizer may take for a control token.
-
-    Such text can only stand in strings, where an escape means the same: a `<` of the code has room behind it.
-    """
-    return re.sub(r"<(?=[|/!A-Za-z_]|[^\x00-\x7f])", r"\\x3c", text).replace("```", r"\x60\x60\x60")
-
-
 def _flaw(first: Outcome, again: Outcome, remarks: list[str]) -> str:
     """Why a program cannot stand, by its two runs and its comments; empty if it can."""
     output = tidy(first.output)
@@ -298,23 +302,26 @@ def _flaw(first: Outcome, again: Outcome, remarks: list[str]) -> str:
         return "under another hash seed it prints something else"
     if not output:
         return "it prints nothing"
-    if not _fits_a_box(output):
-        return "no box can hold what it prints"
+    if not can_be_guessed(output):
+        return "no guess can express what it prints"
     if any(_names(remark, output) for remark in remarks):
         return "a comment says what it prints"
     return ""
 
 
-def _fits_a_box(output: str) -> bool:
-    """Whether a guess can say this: plain characters that a reader can tell apart, and no brace that ends a box too soon."""
-    if len(output) > MOST_OUTPUT or "\\boxed{" in output:
+def can_be_guessed(output: str) -> bool:
+    r"""
+    Return whether a guess can express an output.
+
+    The reply `\boxed{output}` has to be read as exactly this guess, with and without thinking before it. The output
+    consists of plain characters that a reader can tell apart, and nothing in it looks like a control token.
+    """
+    is_plain = all(each == "\n" or (each.isascii() and each.isprintable()) for each in output)
+    if not is_plain or _CONTROL.search(output):
         return False
-    depth = 0
-    for character in output:
-        depth += (character == "{") - (character == "}")
-        if depth < 0 or not (character == "\n" or (character.isascii() and character.isprintable())):
-            return False
-    return depth == 0
+    asked = Observation(game=NAME, seat=GUESSER, messages=())
+    moves = [read_move(asked, f"{thought}\\boxed{{{output}}}") for thought in ("", "<think></think>")]
+    return all(move is not None and read_guess(move) == output for move in moves)
 
 
 def _names(remark: str, output: str) -> bool:

@@ -242,8 +242,8 @@ def read_position(observation: Observation) -> Position:
     held = next(line for line in reversed(lines) if line.startswith("You hold "))
     moves = [line for line in lines if re.match(r"Player [01]: ", line)]
     return Position(
-        held={name: int(amount) for amount, name in re.findall(r"(\d+) (\w+)", held)},
-        values={name: int(value) for name, value in re.findall(r"(\w+) (\d+)", values)},
+        held={name: int(amount) for amount, name in re.findall(r"\b(\d+) (\w+)", held)},
+        values={name: int(value) for name, value in re.findall(r"\b(\w+) (\d+)", values)},
         offer=read_offer(moves[-1].split(": ", 1)[1]) if moves else None,
     )
 

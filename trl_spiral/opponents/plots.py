@@ -6,10 +6,12 @@ import math
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trl_spiral.opponents.ratings import Rating
 from trl_spiral.opponents.transitivity import MIN_GAMES, Matrix, cycles, decompose
+from trl_spiral.text.printable import one_line
 
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ LINE = 0.16
 
 SMALLEST = 6
 """Players for whom there is room at least: the cells of fewer are larger."""
+
+LONGEST_NAME = 80
+"""Characters of a name that are drawn: its beginning and its end."""
 
 MOST_CYCLES = 5
 """Circles that are put into words; the rest are counted."""
@@ -68,6 +73,8 @@ def draw_win_rates(matrix: Matrix, path: str | os.PathLike[str], ratings: Mappin
         )
     if ratings is not None:
         matrix = _ordered(matrix, sorted(matrix.names, key=lambda name: -ratings[name].mu))
+    ladder = [ratings[name] for name in matrix.names] if ratings is not None else []
+    matrix = replace(matrix, names=tuple(map(_label, matrix.names)))
 
     side = CELL * max(SMALLEST, len(matrix.names))
     names = 0.15 + LETTER * max(map(len, matrix.names))
@@ -83,10 +90,18 @@ def draw_win_rates(matrix: Matrix, path: str | os.PathLike[str], ratings: Mappin
     _draw_table(figure.add_axes((names / width, bottom / height, side / width, side / height)), matrix)
     if ratings is not None:
         beside = ((names + side + 0.15) / width, bottom / height, LADDER / width, side / height)
-        _draw_ladder(figure.add_axes(beside), [ratings[name] for name in matrix.names])
+        _draw_ladder(figure.add_axes(beside), ladder)
     figure.text(0.1 / width, 0.1 / height, "\n".join(words), va="bottom", fontsize=7, linespacing=1.4)
     # Without the version of matplotlib, which it would write into the file.
     figure.savefig(os.fspath(path), format="png", metadata={"Software": None})
+
+
+def _label(name: str) -> str:
+    """Return a name as matplotlib takes it: short, on one line, and no formula."""
+    shown = one_line(name)
+    if len(shown) > LONGEST_NAME:
+        shown = f"{shown[: LONGEST_NAME // 2 - 1]}…{shown[-LONGEST_NAME // 2 :]}"
+    return shown.replace("$", "\\$")
 
 
 def _ordered(matrix: Matrix, names: Sequence[str]) -> Matrix:

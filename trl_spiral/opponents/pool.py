@@ -1,45 +1,45 @@
 """
-Earlier selves, kept in a folder: written atomically, evicted by rule, never lost while a checkpoint needs them.
+Earlier selves of the policy, in a folder.
 
 The folder holds one sub-folder per snapshot and an index. A new snapshot is written under another name, moved into place,
 and only then listed; one that leaves is first struck off the list, then deleted. So the index names whole snapshots at
-every moment, and whatever it does not name is left over from a crash and swept away.
+every moment, and folders that it does not name are swept away. Checkpoints hold a pool of their own: see `save_to`.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from trl_spiral.files import damage, link_tree, naming_full_disk, write_text
 from trl_spiral.opponents.ratings import Ratings
 from trl_spiral.opponents.snapshot_files import (
     FORMAT,
     Kind,
+    OtherFormat,
     Snapshot,
     copy_weights,
-    digest_of,
     files_of,
     kind_of,
     read_index,
-    sync,
 )
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import POLICY
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 INDEX = "index.json"
 POOL_FOLDER = "opponents"
-"""Where a run keeps its pool, in its output folder: what is pushed to the Hub with the model."""
+"""Where a run keeps its pool in its output folder, and a checkpoint its own. It goes to the Hub with the model."""
 
 Eviction = Literal["oldest", "lowest", "ladder"]
 
@@ -69,7 +69,8 @@ class OpponentPool:
             Identity of the run whose snapshots these are, so that no run sweeps away another's.
 
     Raises:
-        ValueError: If an argument is out of range, or the index cannot be read.
+        ValueError: If an argument is out of range, another version wrote the index, or it is damaged and no checkpoint
+            next to the pool has another.
     """
 
     def __init__(self, folder: str | os.PathLike[str], capacity: int = 25, eviction: Eviction = "oldest") -> None:
@@ -84,7 +85,25 @@ class OpponentPool:
         self.run = secrets.token_hex(8)
         self._snapshots: dict[str, Snapshot] = {}
         if (self.folder / INDEX).exists():
-            self.load_state_dict(read_index(self.folder / INDEX))
+            self._open()
+
+    def _open(self) -> None:
+        """Read the index. If it is damaged, read that of the newest checkpoint next to the pool."""
+        index = self.folder / INDEX
+        others = sorted(self.folder.parent.glob(f"*/{POOL_FOLDER}/{INDEX}"), key=os.path.getmtime, reverse=True)
+        for path in (index, *others):
+            try:
+                self.load_state_dict(read_index(path))
+            except OtherFormat:
+                raise
+            except (KeyError, TypeError, ValueError):
+                continue
+            if path != index:
+                logger.warning("%s is damaged, and that in %s takes its place.", index, path.parent)
+            return
+        raise ValueError(
+            f"{index} is damaged. Delete {self.folder} and resume the run: its checkpoints hold the snapshots."
+        )
 
     # ---- looking ----
     @property
@@ -102,10 +121,10 @@ class OpponentPool:
         """Bytes that the index accounts for, pinned snapshots included."""
         return sum(snapshot.size for snapshot in self._snapshots.values())
 
-    def bytes_on_disk(self) -> int:
-        """Bytes that snapshots take in the folder, those included that are kept for checkpoints alone."""
-        folders = [path for path in self.folder.glob("*") if path.is_dir() and _OURS.fullmatch(path.name)]
-        return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+    @property
+    def files(self) -> dict[str, tuple[int, str]]:
+        """Size and digest of every snapshot's files, by path in the pool's folder."""
+        return {f"{one.name}/{path}": known for one in self._snapshots.values() for path, known in one.files.items()}
 
     def __len__(self) -> int:
         return len(self.snapshots)
@@ -145,7 +164,6 @@ class OpponentPool:
         write: Callable[[Path], object],
         name: str | None = None,
         pinned: bool = False,
-        keep: Collection[str] = (),
     ) -> Snapshot:
         """
         Writes a snapshot into the pool, and lets another go where there is no room.
@@ -161,10 +179,9 @@ class OpponentPool:
                 `step-{step}` by default.
             pinned (`bool`, defaults to `False`):
                 Whether to keep it beside the pool.
-            keep (`Collection[str]`):
-                Names of snapshots whose files must stay, whether listed or not: a checkpoint needs them.
 
         Raises:
+            OSError: If the disk is full.
             ValueError: If the pool holds a snapshot of that name, nothing was written, or the folder has no index and
                 others' folders in it that are called like snapshots.
         """
@@ -176,22 +193,26 @@ class OpponentPool:
         if not _OURS.fullmatch(name):
             raise ValueError(f"A snapshot's name ({name!r}) must be step-N, past-N or base.")
         self._claim()
+        with naming_full_disk(self.folder):
+            self._write(name, write)
+        files = files_of(self.folder / name)
+        if not files:
+            raise ValueError(f"Nothing was written for the snapshot {name}.")
+        snapshot = Snapshot(name, step, kind, files, pinned)
+        self._list(snapshot)
+        self.save()
+        self.sweep()
+        return snapshot
+
+    def _write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a snapshot under another name and move it into place."""
         unfinished = self.folder / f".partial-{name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         write(unfinished)
-        files = files_of(unfinished)
-        if not files:
-            raise ValueError(f"Nothing was written for the snapshot {name}.")
         # Left by a run that was killed before it listed it, or that a resume has gone back behind.
         shutil.rmtree(self.folder / name, ignore_errors=True)
         os.rename(unfinished, self.folder / name)
-        sync(self.folder)
-        snapshot = Snapshot(name, step, kind, files, pinned)
-        self._list(snapshot)
-        self.save()
-        self.sweep(keep)
-        return snapshot
 
     def _claim(self) -> None:
         """Makes the folder the pool's own, before anything in it may be deleted."""
@@ -227,39 +248,42 @@ class OpponentPool:
         ages = [now - snapshot.step for snapshot in held]
         return held[min(range(1, len(held) - 1), key=lambda i: (ages[i - 1] / ages[i + 1], -i))]
 
-    def start_anew(self, keep: Collection[str] = ()) -> None:
-        """Forgets all results and the snapshots that a run has taken, and keeps those that were there before it."""
+    def start_anew(self) -> None:
+        """Forget all results and the snapshots that a run has taken. Keep those that were there before it."""
         for snapshot in list(self._snapshots.values()):
             if snapshot.step > 0 or snapshot.pinned:
                 del self._snapshots[snapshot.name]
-        self.ratings = Ratings()  # a new policy has met nobody
+        self.ratings = Ratings()  # a new policy has played no games
         self.run = secrets.token_hex(8)
         if (self.folder / INDEX).exists():
             self.save()
-            self.sweep(keep)
+            self.sweep()
 
     def save(self) -> None:
-        """Writes the index, ratings included: the old one or the whole new one is there at every moment."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self.folder / f"{INDEX}.partial"
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, **self.state_dict()}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, self.folder / INDEX)
-        sync(self.folder)
+        """Write the index, ratings included."""
+        self._save_index(self.folder)
 
-    def sweep(self, keep: Collection[str] = ()) -> list[str]:
+    def save_to(self, folder: Path) -> None:
         """
-        Deletes what is neither listed nor to be kept, and returns the names.
+        Write the pool into another folder, such as a checkpoint's, in place of the one that is there.
 
-        Args:
-            keep (`Collection[str]`):
-                Names of snapshots that checkpoints need; see `needed_by_checkpoints`.
+        Snapshots are hard links where the file system has them, and copies elsewhere. The index is written last.
         """
+        with naming_full_disk(folder.parent):
+            shutil.rmtree(folder, ignore_errors=True)
+            for name in self._snapshots:
+                link_tree(self.folder / name, folder / name)
+            self._save_index(folder)
+
+    def _save_index(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / INDEX, json.dumps({"format": FORMAT, **self.state_dict()}, indent=1))
+
+    def sweep(self) -> list[str]:
+        """Delete the snapshots that are not listed, and return their names."""
         gone = []
         for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else ():
-            if path.is_dir() and _OURS.fullmatch(path.name) and path.name not in {*self._snapshots, *keep}:
+            if path.is_dir() and _OURS.fullmatch(path.name) and path.name not in self._snapshots:
                 # Under another name first, so that half a snapshot never stands where a whole one is expected.
                 doomed = path if path.name.startswith(".") else path.with_name(f".partial-{path.name}-gone")
                 if doomed != path:
@@ -284,46 +308,42 @@ class OpponentPool:
             "run": self.run,
         }
 
-    def restore(self, state: Mapping[str, Any], keep: Collection[str] = (), repair: bool = False) -> None:
+    def restore(self, folder: Path, repair: bool = False) -> None:
         """
-        Goes back to an earlier index of the same run, whose snapshots must all be there, whole.
+        Go back to the pool that `save_to` wrote into a checkpoint.
 
         To be called by one process; others call `load_state_dict` with this one's new `state_dict`.
 
         Args:
-            state (`Mapping`):
-                What `state_dict` gave.
-            keep (`Collection[str]`):
-                Names of snapshots that other checkpoints need.
+            folder (`Path`):
+                The pool's folder in the checkpoint. Its files are taken as they are unless `repair` is on.
             repair (`bool`, defaults to `False`):
-                Whether to go on without snapshots that are missing or damaged.
+                Whether to look at every file and to go on without snapshots that are missing or damaged.
 
         Raises:
-            ValueError: If a snapshot is missing or damaged and `repair` is off, or the pool holds another run's.
+            ValueError: If this pool holds another run's snapshots.
         """
-        before = self.state_dict()
-        if self.has_own and state["run"] != self.run:
+        kept = OpponentPool(folder)
+        if self.has_own and kept.run != self.run:
             raise ValueError(
-                f"{self.folder} holds snapshots of another run than the checkpoint's. Give this run's pool its own folder back, "
-                "or another one."
+                f"{self.folder} holds snapshots of another run than {folder}. Resume into another `output_dir`, or "
+                "choose another folder for the pool."
             )
-        self.load_state_dict(state)
-        damaged = {name: clause for name in list(self._snapshots) if (clause := self._problem(self._snapshots[name]))}
-        if damaged and not repair:
-            self.load_state_dict(before)
-            raise ValueError(
-                f"The pool in {self.folder} lacks what the checkpoint expects: {'; '.join(damaged.values())}. Put the files "
-                "back, resume from another checkpoint, or go on without them: `pool_repair=True`, or `repair=True` of the callback."
-            )
-        for name, clause in damaged.items():
-            logger.warning("Going on without %s: %s.", name, clause)
-            del self._snapshots[name]
-            self.ratings.forget(name)
+        for snapshot in list(kept._snapshots.values()) if repair else ():
+            if clause := kept._problem(snapshot):
+                logger.warning("Going on without %s: %s.", snapshot.name, clause)
+                del kept._snapshots[snapshot.name]
+                kept.ratings.forget(snapshot.name)
+        self._claim()
+        for name, snapshot in kept._snapshots.items():
+            if self._snapshots.get(name) != snapshot or self._problem(snapshot):
+                self._write(name, partial(link_tree, folder / name))
+        self.load_state_dict(kept.state_dict())
         self.save()
-        self.sweep(keep)
+        self.sweep()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` gave. Looks at no file: see `restore`."""
+        """Restore what `state_dict` returned. Reads no file: see `restore`."""
         self.run = state["run"]
         self._snapshots = {}
         for entry in state["snapshots"]:
@@ -333,15 +353,10 @@ class OpponentPool:
         self.ratings.load_state_dict(state["ratings"])
 
     def _problem(self, snapshot: Snapshot) -> str | None:
-        """What is wrong with a snapshot's files, as a clause."""
-        for name, (size, digest) in snapshot.files.items():
-            path = self.folder / snapshot.name / name
-            if not path.is_file():
-                return f"{snapshot.name}/{name} is missing"
-            if path.stat().st_size != size:
-                return f"{snapshot.name}/{name} has {path.stat().st_size} bytes and should have {size}"
-            if digest_of(path) != digest:
-                return f"{snapshot.name}/{name} is not what was written"
+        """Return a clause that says what is wrong with a snapshot's files; `None` if nothing is."""
+        for name, known in snapshot.files.items():
+            if clause := damage(self.folder / snapshot.name / name, *known):
+                return f"{snapshot.name}/{name} {clause}"
         return None
 
     # ---- from and to elsewhere ----

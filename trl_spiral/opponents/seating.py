@@ -7,7 +7,6 @@ whom the policy meets next. All ranks are told the same, so all of them know the
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +20,11 @@ from trl_spiral.opponents.ratings import Played, Ratings
 from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players.base import Player
 from trl_spiral.rollout import Engine
+from trl_spiral.text.printable import get_logger
 from trl_spiral.types import BASE, POLICY
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Matchmaker(Protocol):
@@ -202,9 +202,8 @@ class Opponents:
 
     # ---- state ----
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs, as plain values; of engines that come to an end, this rank's own share."""
+        """Return all that a resumed run needs, but for the pool; of limited engines, this rank's own share."""
         return {
-            "pool": None if self.pool is None else self.pool.state_dict(),
             "ratings": self._ratings.state_dict(),
             "met": dict(self._met),  # logged until the next batch
             "engines": {
@@ -213,9 +212,7 @@ class Opponents:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` gave, but for the pool's files: see [`OpponentPool.restore`]."""
-        if self.pool is not None and state.get("pool") is not None:
-            self.pool.load_state_dict(state["pool"])
+        """Restore what `state_dict` returned. The pool is restored by [`OpponentPool.restore`]."""
         self._met = Counter(state.get("met", {}))
         if "ratings" in state:
             self._ratings.load_state_dict(state["ratings"])

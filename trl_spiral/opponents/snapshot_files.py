@@ -1,20 +1,18 @@
-"""What a snapshot is, and what is read and written on disk for it: its files, a pool's index, checkpoints' lists."""
+"""Snapshots, and the files of a pool."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trl_spiral.files import digest_of
 
-FORMAT = 1
-NEEDED = "opponent_pool.json"
-"""A checkpoint's list of the snapshots without which it cannot be resumed."""
+
+FORMAT = 2
 
 Kind = Literal["adapter", "weights"]
 
@@ -38,7 +36,7 @@ class Snapshot:
         kind (`str`):
             `"adapter"` for a LoRA adapter's folder, `"weights"` for a whole model's.
         files (`Mapping[str, tuple[int, str]]`):
-            Size in bytes and BLAKE2b digest of each file, by its path in the folder.
+            Size in bytes and digest of each file, by its path in the folder.
         pinned (`bool`):
             Whether it is kept beside the pool: it takes no room, is never evicted and never drawn as an earlier self.
     """
@@ -63,54 +61,34 @@ def kind_of(folder: Path) -> Kind | None:
     return None
 
 
-def needed_by_checkpoints(output_dir: str | os.PathLike[str]) -> set[str]:
-    """Names of the snapshots that the checkpoints in a run's output folder need."""
-    names: set[str] = set()
-    for path in Path(output_dir).glob(f"checkpoint-*/{NEEDED}"):
-        try:
-            names |= {entry["name"] for entry in json.loads(path.read_text(encoding="utf-8"))["snapshots"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # cut off while it was written: nobody can resume from that one
-    return names
+class OtherFormat(ValueError):
+    """Another version of the package wrote a pool's index."""
 
 
 def read_index(index: Path) -> Mapping[str, Any]:
-    try:
-        state: Mapping[str, Any] = json.loads(index.read_text(encoding="utf-8"))
-        known = state["format"] == FORMAT and "snapshots" in state and "ratings" in state
-    except (ValueError, KeyError, TypeError):
-        known = False
-    if not known:
-        raise ValueError(
-            f"{index} is no index of a pool in format {FORMAT}. Use the version of trl_spiral that wrote it, or another folder."
+    """
+    Read a pool's index.
+
+    Raises:
+        OtherFormat: If another version wrote it.
+        KeyError, TypeError, ValueError: If it is damaged.
+    """
+    state: Mapping[str, Any] = json.loads(index.read_text(encoding="utf-8"))
+    if state["format"] != FORMAT:
+        raise OtherFormat(
+            f"{index} is no index of a pool in format {FORMAT}. Use the version of trl_spiral that wrote it, or "
+            "another folder."
         )
     return state
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and digest of every file below a folder, each of them safe on disk."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            found[path.relative_to(folder).as_posix()] = path.stat().st_size, digest_of(path)
-    sync(folder)
-    return found
-
-
-def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def sync(folder: Path) -> None:
-    """Makes renames within a folder last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Return the size and the digest of every file below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): (path.stat().st_size, digest_of(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def copy_weights(source: Path, target: Path) -> None:

@@ -58,12 +58,17 @@ def scripted_player(name: str, game: Game) -> Player:
         return RandomNegotiator()
     if game.name in (CODE, FROZEN_CODE):
         return RandomCoder()
-    if game.start(0).legal_actions() is None:
+    if not has_random_player(game):
         raise ValueError(
             f"There is no random player for {game.name}, which cannot list its legal moves. Use an endpoint or a snapshot "
             "instead."
         )
     return RandomPlayer()
+
+
+def has_random_player(game: Game) -> bool:
+    """Return whether `scripted_player("random", game)` exists."""
+    return game.name in (NEGOTIATION, CODE, FROZEN_CODE) or game.start(0).legal_actions() is not None
 
 
 def check_scripted_name(name: str) -> None:

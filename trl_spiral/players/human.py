@@ -6,6 +6,7 @@ import sys
 from typing import TextIO
 
 from trl_spiral.prompts import read_move
+from trl_spiral.text.printable import say
 from trl_spiral.types import Observation, Reply, Request, Turn
 
 
@@ -75,13 +76,7 @@ class HumanPlayer:
         return None
 
     def _show(self, text: str) -> None:
-        show(text, self._screen)
-
-
-def show(text: str, screen: TextIO) -> None:
-    """Writes what a model may have written in part, and which must not get at the terminal: no control sequences."""
-    screen.write("".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text))
-    screen.flush()
+        say(text, self._screen, end="")
 
 
 def _text(observation: Observation) -> str:

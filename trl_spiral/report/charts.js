@@ -4,6 +4,7 @@ const MARGIN = { left: 46, right: 10, top: 12, bottom: 26 };
 
 function niceTicks(low, high, wanted) {
   const rough = (high - low) / wanted;
+  if (!(rough > 1e-12 * Math.max(Math.abs(low), Math.abs(high)))) return [low]; // too narrow for ticks that differ
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
   const ticks = [];

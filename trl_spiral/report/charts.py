@@ -170,6 +170,7 @@ def _matches(names: set[str]) -> list[Chart]:
         ("loss", "losses", "share"),
         ("reward", "mean reward", ""),
         ("illegal", "illegal moves", "share"),
+        ("truncated", "replies cut off", "share"),
     ]
     found = _found(r"eval/(.+)/pid-(\d+)/win", names)
     return [

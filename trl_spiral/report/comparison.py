@@ -11,6 +11,7 @@ from trl_spiral.evaluation.scores import ScoredReply
 from trl_spiral.intervals import Estimate
 from trl_spiral.report.shell import assemble, finite
 from trl_spiral.tasks import Task, get_task, task_names
+from trl_spiral.text.printable import reported
 
 
 T = TypeVar("T")
@@ -113,7 +114,8 @@ def _of_task(row: ScoredReply, draw: Callable[[Task], T]) -> T | None:
         return draw(get_task(row.task))
     except Exception as error:  # whatever a user's task comes upon in data that are not its own
         raise ValueError(
-            f"The task {row.task!r} cannot step through problem {row.problem!r} ({type(error).__name__}: {error}). See whether "
+            f"The task {row.task!r} cannot step through problem {row.problem!r} ({type(error).__name__}: "
+            f"{reported(error)}). See whether "
             "the file was written by another version of it."
         ) from error
 

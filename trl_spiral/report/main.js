@@ -21,7 +21,10 @@ function drawHead() {
 
 // The last numbers of what one wants to know first.
 function latest() {
-  const wanted = { "selfplay/draw_rate": "Draws", "selfplay/illegal_rate": "Illegal", "selfplay/reply_length": "Reply length" };
+  const wanted = {
+    "selfplay/draw_rate": "Draws", "selfplay/illegal_rate": "Illegal", "selfplay/truncated_rate": "Cut off",
+    "selfplay/reply_length": "Reply length",
+  };
   const curves = data.groups.flatMap((group) => group.charts.flatMap((chart) => chart.series.map((one) => [one, chart.unit])));
   return Object.entries(wanted).flatMap(([metric, label]) => {
     const found = curves.find(([one]) => one.metric === metric);

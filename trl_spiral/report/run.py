@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -11,10 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trl_spiral.collapse import CollapseWarning, warnings_in
 from trl_spiral.evaluation.transcripts import GAMES, read_games
+from trl_spiral.first_batches import KEY, FirstBatches
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER, OpponentPool
 from trl_spiral.opponents.ratings import Rating
 from trl_spiral.opponents.transitivity import Matrix, cycles
+from trl_spiral.text.secrets import redact_all
+from trl_spiral.text.shapes import Anything, parse
 
 
 STATE = "trainer_state.json"
@@ -27,6 +30,25 @@ MOST_PLAYERS = 16
 
 MOST_STATES = 60
 """Information states in a policy's table: those that its own games come to most often."""
+
+_STATE = {
+    "global_step": int,
+    "max_steps": int,
+    "log_history": [{"step?": int, str: Anything}],
+    "stateful_callbacks?": {str: Anything},
+}
+_DESCRIPTION = {
+    "command?": str,
+    "seed?": (int, str, None),
+    "settings?": {str: Anything},
+    "versions?": {str: Anything},
+}
+_RECORD = {
+    "game": str,
+    "step": int,
+    "exploitability": float,
+    "states": [{"state": str, "seat": int, "reach": float, "moves": {str: float}, "best_response": str}],
+}
 
 _GRADE = re.compile(r"(.+)-step-(\d+)\.json")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -42,6 +64,8 @@ class Run:
             The folder's name.
         step, max_steps (`int`):
             Optimizer steps taken, of how many.
+        warnings (`list[CollapseWarning]`):
+            Warnings of the first batches and of collapse; see [`~first_batches`] and [`~collapse`].
         history (`list[dict]`):
             The trainer's log: one entry of metrics per time of logging, `step` among them.
         description (`dict`):
@@ -65,6 +89,7 @@ class Run:
     step: int = 0
     max_steps: int = 0
     history: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[CollapseWarning] = ()
     description: Mapping[str, Any] = field(default_factory=dict)
     games: Sequence[Mapping[str, Any]] = ()
     games_kept: int = 0
@@ -96,24 +121,26 @@ def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Ru
             f"{root} holds no run: neither {STATE}, in it or in a checkpoint of its own, nor {GAMES}. Name the folder that was "
             "the run's `output_dir`."
         )
-    description = _read(root / DESCRIPTION) if (root / DESCRIPTION).exists() else {}
+    # An older version may have left secrets in it.
+    description = redact_all(_read(root / DESCRIPTION, _DESCRIPTION)) if (root / DESCRIPTION).exists() else {}
     kept = sum(1 for _ in read_games(log)) if log.exists() else 0
     # Whole games, spread evenly: those at 0, 1/n, 2/n, … of the file.
     chosen = {number * kept // most_games for number in range(most_games)} if kept > most_games else set(range(kept))
     games = [game for number, game in enumerate(read_games(log)) if number in chosen] if kept else []
     history = state["log_history"] if state else []
-    ratings, matrix = _opponents(index) if index.exists() else (_logged_ratings(history), None)
+    ratings, matrix, circles = _opponents(index) if index.exists() else (_logged_ratings(history), None, [])
     return Run(
         name=root.resolve().name,
         step=state["global_step"] if state else 0,
         max_steps=state["max_steps"] if state else 0,
         history=history,
+        warnings=_warnings(root, state) if state else (),
         description=description,
         games=games,
         games_kept=kept,
         ratings=ratings,
         matrix=matrix,
-        circles=cycles(matrix) if matrix else [],
+        circles=circles,
         grades=_newest_grades(root / "exploitability"),
     )
 
@@ -121,19 +148,26 @@ def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Ru
 def _newest_state(root: Path) -> Mapping[str, Any] | None:
     """The trainer's state that has come furthest: the folder's own, or that of a checkpoint."""
     paths = [root / STATE, *(path / STATE for path in root.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))]
-    states = [_read(path, "global_step", "max_steps", "log_history") for path in paths if path.exists()]
+    states = [_read(path, _STATE) for path in paths if path.exists()]
     return max(states, key=lambda state: state["global_step"], default=None)
 
 
-def _read(path: Path, *needed: str) -> dict[str, Any]:
-    """A file's JSON object, which holds at least what is needed."""
+def _warnings(root: Path, state: Mapping[str, Any]) -> list[CollapseWarning]:
+    """Return the warnings of a run, from its trainer's state."""
+    stored = state.get("stateful_callbacks", {}).get(KEY)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        first = FirstBatches.from_state_dict(stored).warnings if stored else []
+        return [*first, *warnings_in(state["log_history"])]
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"The log of {root} has a value that no run logs ({error}). Delete {STATE}.") from error
+
+
+def _read(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
+    """Return a file's JSON object. Raises `ValueError` if it has another shape."""
+    try:
+        content: dict[str, Any] = parse(path.read_text(encoding="utf-8"), shape)
     except ValueError as error:
-        raise ValueError(f"{path} is not whole ({error}). Delete it to go on without it.") from error
-    if not isinstance(content, dict) or not content.keys() >= set(needed):
-        holding = f" that holds {', '.join(needed)}" if needed else ""
-        raise ValueError(f"{path} is no JSON object{holding}. Delete it to go on without it.")
+        raise ValueError(f"{path} is damaged ({error}). Delete it to go on without it.") from None
     return content
 
 
@@ -145,17 +179,23 @@ def _newest_grades(folder: Path) -> list[dict[str, Any]]:
             newest[match[1]] = max(newest.get(match[1], (-1, path)), (int(match[2]), path))
     grades = []
     for _, (_, path) in sorted(newest.items()):
-        record = _read(path, "game", "step", "exploitability", "states")
+        record = _read(path, _RECORD)
         reached = sorted(record["states"], key=lambda state: (-state["reach"], state["state"]))
         grades.append({**record, "states": reached[:MOST_STATES], "states_in_all": len(reached)})
     return grades
 
 
-def _opponents(index: Path) -> tuple[dict[str, Rating], Matrix]:
-    """Ratings and win rates of those in the pool, the policy, and whoever else was met."""
-    ratings = OpponentPool(index.parent).ratings
-    names = sorted(ratings.names, key=lambda name: -ratings.rating(name).mu)[:MOST_PLAYERS]
-    return {name: ratings.rating(name) for name in names}, ratings.matrix(names)
+def _opponents(index: Path) -> tuple[dict[str, Rating], Matrix, list[tuple[str, str, str]]]:
+    """Return ratings, win rates and circles of the pool, the policy and its other opponents."""
+    try:
+        ratings = OpponentPool(index.parent).ratings
+        names = sorted(ratings.names, key=lambda name: -ratings.rating(name).mu)[:MOST_PLAYERS]
+        matrix = ratings.matrix(names)
+        return {name: ratings.rating(name) for name in names}, matrix, cycles(matrix)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{index} is damaged ({type(error).__name__}: {error}). Delete it to go on without it."
+        ) from error
 
 
 def _logged_ratings(history: Sequence[Mapping[str, Any]]) -> dict[str, Rating]:
@@ -163,8 +203,9 @@ def _logged_ratings(history: Sequence[Mapping[str, Any]]) -> dict[str, Rating]:
     found: dict[str, Rating] = {}
     for entry in history:
         names = [name.removeprefix("pool/rating/") for name in entry if name.startswith("pool/rating/")]
-        latest = {name: entry[f"pool/rating/{name}"] for name in names if f"pool/rating/{name}/low" in entry}
-        for name, mu in latest.items():
-            low, high = entry[f"pool/rating/{name}/low"], entry[f"pool/rating/{name}/high"]
-            found[name] = Rating(mu, math.nan, low, high)
+        for name in names:
+            numbers = [entry.get(f"pool/rating/{name}{end}") for end in ("", "/low", "/high")]
+            mu, low, high = (float(number) if isinstance(number, int | float) else None for number in numbers)
+            if mu is not None and low is not None and high is not None:
+                found[name] = Rating(mu, math.nan, low, high)
     return dict(sorted(found.items(), key=lambda item: -item[1].mu)[:MOST_PLAYERS])

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from trl_spiral.text.printable import block, map_strings, one_line
+
 
 BLOCK = 100
 """Records that are unpacked together, when one of them is looked at."""
@@ -57,7 +59,7 @@ def assemble(
     return _filled(
         _asset("page.html"),
         {
-            "title": html.escape(title),
+            "title": html.escape(one_line(title)),
             "many": html.escape(many),
             "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             "style": _asset("page.css"),
@@ -79,7 +81,7 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_without_infinities(value), separators=(",", ":"), allow_nan=False)
+    return json.dumps(_without_infinities(map_strings(value, block)), separators=(",", ":"), allow_nan=False)
 
 
 def _without_infinities(value: Any) -> Any:

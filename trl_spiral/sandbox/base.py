@@ -163,8 +163,7 @@ class Trial:
     """
     A program and the tests that it has to pass. The program never shares a process with the tests.
 
-    Arguments and values travel as copies. What the program changes in its arguments is changed in the tests' own, too; but
-    nothing that it returns is the very object that it was given.
+    Arguments and values travel as copies, so nothing that the program returns is the very object that it was given.
 
     Attributes:
         code (`str`):
@@ -175,11 +174,15 @@ class Trial:
         entry_points (`tuple[str, ...]`):
             Functions of the program that the tests call. In the tests, each is a stand-in that has the program evaluate the
             call in its own process and hands over the plain value that came back.
+        in_place (`bool`, defaults to `False`):
+            Whether changes that the program makes to its arguments are made to the tests' own, too. Only for tests
+            that look at an argument after the call. Such tests must not compute an expectation from that argument.
     """
 
     code: str
     tests: str
     entry_points: tuple[str, ...]
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

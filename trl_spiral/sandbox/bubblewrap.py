@@ -6,10 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from glob import glob
 
 from trl_spiral.sandbox import seccomp
 from trl_spiral.sandbox.base import CannotContain, Limits
-from trl_spiral.sandbox.helper import ROOT
+from trl_spiral.sandbox.helper import PYTHON
 from trl_spiral.sandbox.local import LocalSandbox
 
 
@@ -54,7 +55,7 @@ class BubblewrapSandbox(LocalSandbox):
         prefix = command(self.limits)
         try:
             done = subprocess.run(
-                [*prefix, sys.executable, "-I", "-S", "-c", ""],
+                [*prefix, PYTHON, "-I", "-S", "-c", ""],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -84,26 +85,33 @@ def command(limits: Limits) -> list[str]:
 
 def _files(limits: Limits) -> list[str]:
     """What there is in the new root, which is empty at first."""
-    python = os.path.realpath(sys.executable)
     options = ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for path in _LIBRARIES:
         if os.path.islink(path):
             options += ["--symlink", os.readlink(path), path]  # where all is kept below /usr
         elif os.path.isdir(path):
             options += ["--ro-bind", path, path]
-    # Python itself: its library, its own shared library beside it, and the program, through the link that names it. A virtual
-    # environment says in a file where the rest of its Python is.
+    # Python itself: its library, its own shared library beside it, and the program, through the link that names it.
     needed = {os.path.dirname(os.__file__), f"{sys.base_exec_prefix}/{sys.platlibdir}", f"{sys.base_exec_prefix}/lib"}
-    for path in [*sorted(needed), f"{sys.prefix}/pyvenv.cfg"]:
+    for path in sorted(needed):
         options += ["--ro-bind-try", path, path]
+    python = os.path.realpath(PYTHON)
     options += ["--ro-bind", python, python]
-    if python != sys.executable:
-        options += ["--symlink", python, sys.executable]
-    # What the helper process imports of ours.
-    for name in ("__init__.py", "sandbox"):
-        options += ["--ro-bind", f"{ROOT}/trl_spiral/{name}", f"{ROOT}/trl_spiral/{name}"]
+    if python != PYTHON:
+        options += ["--symlink", python, PYTHON]
+    hidden = sorted(_third_party(needed | set(_LIBRARIES)))
+    for path in hidden:
+        options += ["--tmpfs", path]
     for path in limits.readable:
         options += ["--ro-bind", path, path]
     for path in limits.writable:
         options += ["--bind", path, path]
+    for path in hidden:
+        options += ["--remount-ro", path]
     return options
+
+
+def _third_party(libraries: set[str]) -> set[str]:
+    """Return the folders of third-party packages below libraries."""
+    patterns = [f"{library}/{python}*-packages" for library in libraries for python in ("", "python3*/")]
+    return {os.path.realpath(path) for pattern in patterns for path in glob(pattern)}

@@ -27,7 +27,7 @@ def serve(fd: int, peer: int | None, limit: int) -> None:
     match decode(receive(fd, MOST_SOURCE)):
         case ("run", code, calls):
             program.run(report, code, calls)
-        case ("program", code, entry_points) if peer is not None:
-            trial.run_program(report, code, entry_points, peer, limit)
-        case ("tests", tests, entry_points) if peer is not None:
-            trial.run_tests(report, tests, entry_points, peer, limit)
+        case ("program", code, entry_points, in_place) if peer is not None:
+            trial.run_program(report, code, entry_points, trial.Link(peer, limit, in_place))
+        case ("tests", tests, entry_points, in_place) if peer is not None:
+            trial.run_tests(report, tests, entry_points, trial.Link(peer, limit, in_place))

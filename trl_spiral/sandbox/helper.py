@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import signal
 import socket
@@ -10,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from trl_spiral.sandbox.base import Answer, Ending, Limits, Outcome
@@ -20,8 +22,24 @@ from trl_spiral.sandbox.values import Malformed, decode, encode, send, split
 from trl_spiral.sandbox.zygote import COMMAND, REPORT
 
 
-ROOT = str(Path(__file__).parents[2])
-START = "import sys; sys.path.append(sys.argv[1]); from trl_spiral.sandbox import zygote; zygote.main()"
+# The helper process gets our modules over its socket, compiled under neutral file names. It imports none from disk,
+# so that neither its memory nor its command line holds the path of an installation or of a virtual environment.
+MODULES = ("values", "base", "libc", "landlock", "seccomp", "kernel", "library", "program", "trial", "child", "zygote")
+LOAD = """
+import marshal, socket, sys, types
+control = socket.socket(fileno=int(sys.argv[1]))
+size = int.from_bytes(control.recv(4, socket.MSG_WAITALL), "big")
+for name, code in marshal.loads(control.recv(size, socket.MSG_WAITALL)):
+    module = sys.modules[name] = types.ModuleType(name)
+    package, _, tail = name.rpartition(".")
+    if package:
+        setattr(sys.modules[package], tail, module)
+    exec(code, vars(module))
+control.detach()
+"""
+START = "from trl_spiral.sandbox import zygote; zygote.main()"
+PYTHON: str = sys._base_executable  # type: ignore[attr-defined]
+"""The interpreter without its virtual environment, whose path is not for programs."""
 CHUNK = 1 << 16
 SLACK = 1024  # bytes that messages take beside values
 PER_CALL = 16  # more for each answer
@@ -197,6 +215,15 @@ def _printable(text: str) -> str:
     return text[:MOST_WORDS].encode("utf-8", "replace").decode()
 
 
+@cache
+def _modules() -> bytes:
+    """Return the helper's modules as pairs of name and code, in the order in which they import one another."""
+    folder = files("trl_spiral.sandbox")
+    sources = dict.fromkeys(("trl_spiral", "trl_spiral.sandbox"), "__path__ = []")
+    sources |= {f"trl_spiral.sandbox.{name}": (folder / f"{name}.py").read_text("utf-8") for name in MODULES}
+    return marshal.dumps([(name, compile(source, f"<{name}>", "exec")) for name, source in sources.items()])
+
+
 class Helper:
     """
     A helper process, and what has been heard of its children.
@@ -218,7 +245,7 @@ class Helper:
             options = ["-P", "-s", "-S", "-B", "-W", "ignore"]
             try:
                 self.process = subprocess.Popen(
-                    [*prefix, sys.executable, *options, "-c", START, ROOT, str(far.fileno())],
+                    [*prefix, PYTHON, *options, "-c", LOAD + START, str(far.fileno())],
                     env={"PYTHONHASHSEED": str(hash_seed)},
                     pass_fds=[far.fileno()],
                     stdin=subprocess.DEVNULL,
@@ -229,6 +256,7 @@ class Helper:
                 self.control.close()
                 raise
         with suppress(BrokenPipeError):  # it has ended already, which the first command finds out
+            send(self.control.fileno(), _modules())
             send(self.control.fileno(), encode(asdict(limits), CHUNK))
         self.children: dict[int, Child] = {}
         self.started = 0

@@ -48,11 +48,8 @@ def build(readable: tuple[str, ...], writable: tuple[str, ...]) -> int:
     scopes = 0b11 if abi >= SCOPES_SINCE else 0  # abstract unix sockets of others, signals to others
     handled = struct.pack("=QQQ", files, network, scopes)
     rules = system_call(_CREATE_RULESET, ctypes.c_char_p(handled), len(handled), 0)
-    for path in standard_library():
-        _allow(rules, path, _READ_FILE)
-    for path in map(Path, sys.path):
-        _allow(rules, path, _READ_DIR)  # the finder of modules lists it
-    for path in map(Path, readable):
+    # Not the library's own folder: a right to list it would hold for all below, site-packages included.
+    for path in (*standard_library(), *map(Path, readable)):
         _allow(rules, path, _READ_FILE | _READ_DIR)
     for path in map(Path, writable):
         _allow(rules, path, (_READ_FILE | _READ_DIR | _FOR_WRITING) & files)

@@ -187,8 +187,8 @@ class Worker:
             self._add(Child(("run", item.code, item.calls), self.limits, len(item.calls)))
             self.helper.fork(self.children[0], self.limits.wall_seconds)
             return
-        self._add(Child(("program", item.code, item.entry_points), self.limits))
-        self._add(Child(("tests", item.tests, item.entry_points), self.limits, prints=False))
+        self._add(Child(("program", item.code, item.entry_points, item.in_place), self.limits))
+        self._add(Child(("tests", item.tests, item.entry_points, item.in_place), self.limits, prints=False))
         ends = socket.socketpair()
         with ends[0], ends[1]:
             self.helper.fork(self.children[0], self.limits.wall_seconds, ends[0].fileno())

@@ -77,8 +77,8 @@ def job_from(data: Any) -> Job:
 
 
 def trial_from(data: Any) -> Trial:
-    code, tests, entry_points = taken(data, code=str, tests=str, entry_points=list)
-    return Trial(code, tests, _texts(entry_points))
+    code, tests, entry_points, in_place = taken(data, code=str, tests=str, entry_points=list, in_place=bool)
+    return Trial(code, tests, _texts(entry_points), in_place)
 
 
 def limits_to(limits: Limits) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from trl_spiral.sandbox.messages import (
     token_from,
     verdict_from,
 )
+from trl_spiral.text.printable import reported
 
 
 _MAX_ANSWER = 64 * 2**20  # bytes, unless a single job needs more
@@ -147,7 +148,8 @@ class RemoteSandbox:
             except (OSError, http.client.HTTPException) as error:
                 if delay is None:
                     raise ConnectionError(
-                        f"The sandbox server at {self.url} cannot be reached ({type(error).__name__}: {error}). Look "
+                        f"The sandbox server at {self.url} cannot be reached ({type(error).__name__}: "
+                        f"{reported(error)}). Look "
                         "whether `trl-spiral serve-sandbox` runs there and listens at this address."
                     ) from None
             time.sleep(delay)
@@ -171,7 +173,7 @@ class RemoteSandbox:
             (complaint,) = taken(said, error=str)
         except Malformed as error:
             raise self._no_server(f"HTTP {status}, {error}") from None
-        complaint = "".join(char if char.isprintable() else " " for char in complaint[:_MAX_MESSAGE])
+        complaint = reported(complaint[:_MAX_MESSAGE])
         if status == 400:
             raise ValueError(f"The sandbox server at {self.url} refused the request: {complaint}")
         raise ConnectionError(f"The sandbox server at {self.url} failed with HTTP {status}: {complaint}")

@@ -1,10 +1,11 @@
 """
 What runs inside the two contained processes of a trial: a program in one, its tests in the other.
 
-The tests find a stand-in for each function of the program. Calling one sends name and arguments over a socket that the two
-processes share; the plain value that the program sends back is what the tests see. So the program is never told what
-is expected of it, and can hand over no object that claims to equal everything. What it changes in its arguments it sends back
-first, and the stand-in changes the tests' own.
+The tests find a stand-in for each function of the program. Calling one sends name and arguments over a socket that
+the two processes share; the plain value that the program sends back is what the tests see. So the program is never
+told what is expected of it, and can hand over no object that claims to equal everything. What it changes in its
+arguments stays in its own process. Only a trial with `in_place` sends the changes back, before the value, and the
+stand-in applies them to the tests' own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -47,13 +49,32 @@ class Object:
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
 
 
-def run_program(report: Report, code: str, entry_points: tuple[str, ...], peer: int, limit: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Link:
+    """
+    The connection between the two processes of a trial.
+
+    Attributes:
+        peer (`int`):
+            A socket to the other process.
+        limit (`int`):
+            Most bytes that a value may take.
+        in_place (`bool`):
+            Whether changes of arguments travel back.
+    """
+
+    peer: int
+    limit: int
+    in_place: bool
+
+
+def run_program(report: Report, code: str, entry_points: tuple[str, ...], link: Link) -> None:
     """A program, then the calls that its tests send, until they hang up."""
     streams = (sys.stdout, sys.stderr)
     names, ending, error = load(code)
     if ending == "finished":
         try:
-            _answer_all(peer, limit, {name: names[name] for name in entry_points if name in names})
+            _answer_all(link, {name: names[name] for name in entry_points if name in names})
         except (EOFError, BrokenPipeError, ConnectionResetError):
             pass
         except TooLarge:
@@ -62,27 +83,28 @@ def run_program(report: Report, code: str, entry_points: tuple[str, ...], peer: 
     report.end(ending, error)
 
 
-def _answer_all(peer: int, limit: int, functions: dict[str, Callable[..., Any]]) -> None:
+def _answer_all(link: Link, functions: dict[str, Callable[..., Any]]) -> None:
     while True:
-        data = receive(peer, MOST_ARGUMENTS)
+        data = receive(link.peer, MOST_ARGUMENTS)
         name, arguments, keywords = decode(data)
-        most = _most_changes(data, limit)
-        held = _changeable((arguments, keywords))
+        most = _most_changes(data, link.limit)
+        held = _changeable((arguments, keywords)) if link.in_place else []
         before = [encode(state, most) for state in _states(held)]
-        report = Report(peer, limit)  # with room anew: tests may call often, and keep nothing
+        report = Report(link.peer, link.limit)  # with room anew: tests may call often, and keep nothing
         value, error = None, None
         try:
             value = functions[name](*arguments, **keywords) if name in functions else _lacks(name)
         except BaseException as raised:
             error = raised
-        try:
-            after = list(enumerate(_states(held)))
-            changes = [(at, state) for at, state in after if encode(state, most) != before[at]]
-            send(peer, encode(changes, most))
-        except (NotPlain, RecursionError):
-            send(peer, encode([], most))
-            if error is None:
-                error = NotPlain("an argument was given something that does not travel")
+        if link.in_place:
+            try:
+                after = list(enumerate(_states(held)))
+                changes = [(at, state) for at, state in after if encode(state, most) != before[at]]
+                send(link.peer, encode(changes, most))
+            except (NotPlain, RecursionError):
+                send(link.peer, encode([], most))
+                if error is None:
+                    error = NotPlain("an argument was given something that does not travel")
         if error is not None:
             report.error(error)
             continue
@@ -159,12 +181,12 @@ def _answer_truth(report: Report, value: object) -> None:
         report.error(raised)
 
 
-def run_tests(report: Report, tests: str, entry_points: tuple[str, ...], peer: int, limit: int) -> None:
+def run_tests(report: Report, tests: str, entry_points: tuple[str, ...], link: Link) -> None:
     """The tests of a trial, with stand-ins for the program's functions."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     for name in entry_points:
-        module.__dict__[name] = _stand_in(name, peer, limit)
+        module.__dict__[name] = _stand_in(name, link)
     try:
         exec(compile(tests, "<tests>", "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
@@ -173,13 +195,13 @@ def run_tests(report: Report, tests: str, entry_points: tuple[str, ...], peer: i
         report.end("finished")
 
 
-def _stand_in(name: str, peer: int, limit: int) -> Callable[..., Any]:
+def _stand_in(name: str, link: Link) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         data = encode((name, arguments, keywords), MOST_ARGUMENTS)
         try:
-            send(peer, data)
-            changes = decode(receive(peer, _most_changes(data, limit)))
-            reply = decode(receive(peer, limit))
+            send(link.peer, data)
+            changes = decode(receive(link.peer, _most_changes(data, link.limit))) if link.in_place else []
+            reply = decode(receive(link.peer, link.limit))
             _change(_changeable((arguments, keywords)), changes)
         except (EOFError, BrokenPipeError, ConnectionResetError, Malformed, LookupError, TypeError, ValueError):
             raise ProgramGone(f"the program ended in `{name}`") from None

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from importlib import import_module
 
-from trl_spiral.sandbox import child
+from trl_spiral.sandbox import child, library
 from trl_spiral.sandbox.base import Limits
 from trl_spiral.sandbox.kernel import Container
 from trl_spiral.sandbox.libc import leave
@@ -156,15 +156,15 @@ def main() -> None:
     """Serves on the socket whose descriptor the command line names."""
     import fcntl  # not on Windows, where this module is imported to say so
 
-    inherited = int(sys.argv[2])  # a high number where the owner has much open
+    inherited = int(sys.argv[1])  # a high number where the owner has much open
     control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD, 3))  # a low one: `select` takes no other
     os.close(inherited)
-    sys.path.remove(sys.argv[1])
-    sys.argv[1:] = sys.orig_argv[:] = []  # where we are installed is not for programs
+    sys.argv[1:] = sys.orig_argv[:] = []
     fields = decode(receive(control.fileno(), 1 << 20))
     limits = Limits(**fields)
     os.environ.clear()
     os.chdir("/")
+    library.install()
     for name in COMMON:
         import_module(name)
     zygote = Zygote(control, limits)

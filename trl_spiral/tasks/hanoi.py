@@ -27,11 +27,11 @@ TOKENS_PER_MOVE = 12
 VALIDATION_SHARE = 5
 """One pair of states in this many is for validation."""
 
-# One digit each, ASCII only: `\d` would also take other scripts' digits. No pattern here can match in two ways, so a reply
-# of any length is read in one pass.
-_MOVE = r"\[\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\]"
+# ASCII only: `\d` would also take other scripts' digits. Spaces are taken possessively (`*+`), so that none is tried
+# as part of two repeats: a reply of any length is read in linear time.
+_MOVE = r"\[\s*+([0-9]{1,2})\s*+,\s*+([0-9]{1,2})\s*+,\s*+([0-9]{1,2})\s*+\]"
 _ONE = re.compile(_MOVE)
-_MOVES = re.compile(rf"\[\s*(?:{_MOVE}(?:\s*,\s*{_MOVE})*)?\s*\]")
+_MOVES = re.compile(rf"\[\s*+(?:{_MOVE}(?:\s*+,\s*+{_MOVE})*+)?+\s*+\]")
 
 _RULES = (
     "Tower of Hanoi with pegs 0, 1 and 2 and {disks}, of which 1 is the smallest. A move takes the top disk of a peg to "

@@ -199,7 +199,7 @@ FAMILIES = (
     Family(
         TextArenaGame(
             "QuantumTicTacToe-v0",
-            r"([0-8])\s*,?\s*([0-8])",
+            r"([0-8])\s*+,?\s*+([0-8])",
             "[{},{}]",
             quantum_tictactoe,
             stuck=draw,
@@ -210,7 +210,7 @@ FAMILIES = (
     Family(
         TextArenaGame(
             "UltimateTicTacToe-v0",
-            r"([0-8])\s*,?\s*([0-8])",
+            r"([0-8])\s*+,?\s*+([0-8])",
             "[{} {}]",
             ultimate_tictactoe,
             stuck=draw,
@@ -222,7 +222,7 @@ FAMILIES = (
     Family(
         TextArenaGame(
             "Othello-v0",
-            r"([0-9]|1[0-3])\s*,?\s*([0-9]|1[0-3])|skip",
+            r"([0-9]|1[0-3])\s*+,?\s*+([0-9]|1[0-3])|skip",
             lambda match: f"[{match[1]}, {match[2]}]" if match[1] else "[skip]",
             othello,
             observation="first_last",

@@ -29,7 +29,7 @@ FAMILIES = (
     Family(
         TextArenaGame(
             "TowerOfHanoi-v0",
-            r"([abc])\s*,?\s*([abc])",
+            r"([abc])\s*+,?\s*+([abc])",
             capitals,
             tower_of_hanoi,
             observation="first_last",
