@@ -2,7 +2,7 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-A language model learns to write programs that run, by GRPO. Its programs are run in a sandbox and rewarded by the result.
+A language model learns to write programs that run, by GRPO. A sandbox runs them, and the reward is what comes of it.
 
 On a laptop, without arguments: makes a tiny coder on the spot, five of whose six programs are bad in one way or another, and
 prints what exercises that it has never seen come to, before and after. A few minutes on two cores, no GPU, no network.

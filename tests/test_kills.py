@@ -4,17 +4,22 @@ A LoRA run with a pool that is killed over and over, at random moments, is the r
 `TRL_SPIRAL_KILLS` sets how often each run is killed; the default keeps the tests short.
 """
 
+import gc
 import json
 import logging
 import os
 import signal
+import socket
+import time
 from collections import Counter
 
 import pytest
 import training_runs
 from forked_ranks import run_on_ranks
+from training_runs import RecordingTrainer, config, games
 
 from trl_spiral import OpponentPool
+from trl_spiral.lock import LOCK_FILE
 from trl_spiral.state import why_incomplete
 
 
@@ -47,8 +52,12 @@ def run_of(model_dir, out, **changes):
     )
 
 
-def in_a_fork(run, folder):
-    """Plays a run in a child. Returns whether it was killed, and what it logged."""
+def in_a_fork(run, folder, meanwhile=None):
+    """
+    Plays a run in a child. Returns whether it was killed, and what it logged.
+
+    `meanwhile` is called with the child's process id until the child ends.
+    """
     log = folder / "log"
     log.write_text("")
     pid = os.fork()
@@ -60,10 +69,17 @@ def in_a_fork(run, folder):
             os.write(2, repr(error).encode())
             os._exit(1)
         os._exit(0)
+    while meanwhile is not None and is_running(pid):
+        meanwhile(pid)
     status = os.waitpid(pid, 0)[1]
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
     assert not os.WIFSIGNALED(status) or os.WTERMSIG(status) == signal.SIGKILL
     return os.WIFSIGNALED(status), log.read_text()
+
+
+def is_running(pid):
+    """Return whether a child has not ended yet. Does not collect its status."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def on_two_ranks(run, folder):
@@ -128,6 +144,57 @@ class TestKilledOverAndOver:
         assert files(out) == files(tmp_path / "whole" / "out")
         assert written.total() >= KILLS // 4
         print(f"{ranks} rank(s): {kills} kills, while writing {dict(written)}, {skipped} checkpoints skipped")  # noqa: T201
+
+
+class Intruder:
+    """A second start in the folder of a run, about every second."""
+
+    def __init__(self, model_dir, out):
+        self.model_dir = model_dir
+        self.out = out
+        self.refused = 0
+
+    def __call__(self, holder):
+        if not self.is_held_by(holder):
+            time.sleep(0.01)  # the run itself is just starting
+            return
+        try:
+            RecordingTrainer(self.model_dir, config(self.out, **RUN), games=games(["TicTacToe-v0", "Sum-v0"]))
+        except ValueError as error:
+            assert str(error).startswith(f"{self.out} is in use by process {holder} on {socket.gethostname()}.")
+            self.refused += 1
+        else:
+            assert not is_running(holder), "the second start was let in"
+            gc.collect()  # the run was killed in this moment, and its next start needs the folder
+        until = time.monotonic() + 1.0
+        while is_running(holder) and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def is_held_by(self, holder):
+        path = self.out / LOCK_FILE
+        return path.exists() and path.read_text() == f"process {holder} on {socket.gethostname()}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+class TestASecondStart:
+    def test_never_disturbs_a_run_that_is_killed_over_and_over(self, model_dir, tmp_path):
+        (tmp_path / "whole").mkdir()
+        (tmp_path / "killed").mkdir()
+        assert not in_a_fork(run_of(model_dir, tmp_path / "whole" / "out"), tmp_path / "whole")[0]
+        out = tmp_path / "killed" / "out"
+        intruder = Intruder(model_dir, out)
+        for number in range(KILLS):
+            run = run_of(model_dir, out, killer=number, resume="auto")
+            assert in_a_fork(run, tmp_path / "killed", intruder)[0]
+        assert not in_a_fork(run_of(model_dir, out, resume=True), tmp_path / "killed", intruder)[0]
+
+        assert intruder.refused >= KILLS
+        assert results(tmp_path / "killed", 1)[0]["history"] == results(tmp_path / "whole", 1)[0]["history"]
+        assert results(tmp_path / "killed", 1)[0]["weights"] == results(tmp_path / "whole", 1)[0]["weights"]
+        assert pools(tmp_path / "killed", 1) == pools(tmp_path / "whole", 1)
+        assert files(out) == files(tmp_path / "whole" / "out")
+        print(f"{KILLS} kills, {intruder.refused} second starts refused")  # noqa: T201
 
 
 def step(name):

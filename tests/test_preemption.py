@@ -35,7 +35,7 @@ ENV = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "GLOO_SOCKET_IFNAME":
 # A cycle is four steps. Stops fall inside cycles, logging windows and intervals between evaluations.
 RUN = dict(
     per_device_train_batch_size=16,
-    max_steps=12 + 5 * 3 * STOPS,
+    max_steps=12 + 10 * 3 * STOPS,
     logging_steps=2,
     save_strategy="steps",
     save_steps=5,
@@ -108,7 +108,7 @@ class Launch:
         os.kill(int(rng.choice([self.process.pid, *children])), number)
 
     def wait(self):
-        code = self.process.wait(timeout=120)
+        code = self.process.wait(timeout=1800)
         wait_until(lambda: not training(self.folder))
         return code, self.log.read_text()
 
@@ -158,10 +158,11 @@ class TestStoppedOverAndOver:
             run = run_of(model_dir, out, resume="auto", steps="steps")
             process = start(run, tmp_path / "stopped")
             wait_until(lambda: steps_in(steps, "begin"))
-            time.sleep(rng.uniform(0.0, 0.7))
+            time.sleep(rng.uniform(0.0, 0.6))
             sent = time.time()
             process.send(number, rng)
             code, log = process.wait()
+            assert code != 0, "the run came to its end"
             done = max([step for step, when in steps_in(steps, "end") if when < sent], default=saved)
             assert steps_in(steps, "begin")[0][0] == saved, log  # resumed from the newest
             saved = int(newest_complete_checkpoint(out).rsplit("-", 1)[1])
@@ -171,7 +172,6 @@ class TestStoppedOverAndOver:
                 assert code == (130 if number == signal.SIGINT else 75), log
             assert "Resume it with `--resume_from_checkpoint " in log
             assert log.count(f"the run stopped after step {saved}. Resume it") == 1
-            assert saved < RUN["max_steps"], "the run came to its end"
         code, log = start(run_of(model_dir, out, resume=True), tmp_path / "stopped").wait()
 
         assert code == 0, log
@@ -181,7 +181,7 @@ class TestStoppedOverAndOver:
         assert stopped["history"] == whole["history"]
         assert stopped["weights"] == whole["weights"]
         assert {**stopped["pool"], "run": None} == {**whole["pool"], "run": None}
-        print(f"{start.ranks} rank(s): {len(lost)} stops, steps lost {lost}, steps finished after {more}")  # noqa: T201
+        print(f"{start.ranks} rank(s), {len(lost)} stops: steps lost {lost}, taken since {more}")  # noqa: T201
 
 
 class SignalAt(TrainerCallback):

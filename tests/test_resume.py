@@ -1,5 +1,6 @@
 """A run that is killed and resumed is the run that was never killed, number for number."""
 
+import importlib.util
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from trl_spiral.state import MARKER, newest_complete_checkpoint, read_marker, wr
 
 
 SCRIPT = Path(__file__).with_name("training_runs.py")
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 # A cycle is four steps, logged every 2 and saved every 3: checkpoints lie inside cycles and inside logging windows.
 RUN = dict(
@@ -452,6 +454,44 @@ class TestCheckpoints:
 
         with pytest.raises(ValueError, match="There is no complete checkpoint in"):
             trainer.train(resume_from_checkpoint=True)
+
+
+class TestMissingCheckpoints:
+    """Refused in one sentence when arguments are read, before a model is loaded or a tiny one is made."""
+
+    @pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.py")))
+    @pytest.mark.parametrize("wanted", ["no/such/checkpoint-50", "true"])
+    def test_are_refused_by_every_recipe(self, wanted, recipe, tmp_path):
+        spec = importlib.util.spec_from_file_location(recipe, RECIPES / f"{recipe}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        out = tmp_path / "out"
+        sentence = {
+            "no/such/checkpoint-50": f"`resume_from_checkpoint` ('{wanted}') is not a folder. Pass the folder of a "
+            f"checkpoint, or `true` for the newest complete one in '{out}'.",
+            "true": f"There is no complete checkpoint in {out}. Start without `resume_from_checkpoint`.",
+        }[wanted]
+
+        with pytest.raises(ValueError) as error:
+            module.parse(["--output_dir", str(out), "--resume_from_checkpoint", wanted, "--use_cpu"])
+        assert str(error.value) == sentence
+
+    @pytest.mark.parametrize("trainer", ["spiral", "algorithm"])
+    def test_are_refused_by_name_and_left_out_by_auto(self, trainer, model_dir, tmp_path):
+        def start():
+            if trainer == "algorithm":
+                return make(model_dir, tmp_path / "out", max_steps=1)
+            return RecordingTrainer(model_dir, config(tmp_path / "out", max_steps=1), games=games(["Sum-v0"]))
+
+        with pytest.raises(ValueError, match=r"`resume_from_checkpoint` \('.*/checkpoint-1'\) is not a folder"):
+            start().train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-1"))
+        (tmp_path / "file").touch()
+        with pytest.raises(ValueError, match="is not a folder"):
+            start().train(resume_from_checkpoint=tmp_path / "file")
+        fresh = start()
+        fresh.train(resume_from_checkpoint="auto")
+
+        assert fresh.state.global_step == 1
 
 
 class TestSeeds:

@@ -237,10 +237,8 @@ from trl_spiral import SpiralConfig
 (args,) = TrlParser((SpiralConfig,)).parse_args_and_config()
 folder = Path(args.output_dir).parent
 config = dict(output_dir=args.output_dir, max_steps=12, save_strategy="no")
-training_runs.play(
-    dict(name="result", model={model!r}, games=["Sum-v0"], config=config, resume=args.resume_from_checkpoint, steps="steps"),
-    folder,
-)
+run = dict(name="result", model={model!r}, games=["Sum-v0"], config=config, steps="steps")
+training_runs.play(dict(run, resume=args.resume_from_checkpoint), folder)
 """
 
 
@@ -310,15 +308,9 @@ class TestPreemption:
 
         def run(folder, send):
             (tmp_path / folder).mkdir(exist_ok=True)
-            line = (
-                "--gpus-per-node=2",
-                "recipes/spiral.slurm",
-                str(script),
-                "--output_dir",
-                f"{tmp_path}/{folder}/out",
-            )
+            line = ("--gpus-per-node=2", "recipes/spiral.slurm", str(script), "--use_cpu", "--bf16", "False")
             up = [tmp_path / folder / f"steps_{rank}" for rank in range(2)]
-            code, requeued, errors = submit(send, up, *line, "--use_cpu", "--bf16", "False")
+            code, requeued, errors = submit(send, up, *line, "--output_dir", f"{tmp_path}/{folder}/out")
             return code, requeued and requeued[-1] == os.environ["FAKE_JOB_ID"], errors
 
         whole = run("whole", ())

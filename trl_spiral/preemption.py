@@ -38,8 +38,8 @@ class PreemptionCallback(TrainerCallback):
     """
     Saves a checkpoint and exits on SIGTERM, SIGUSR1 and Ctrl-C, in any trainer of TRL.
 
-    The optimizer step in progress is finished first, on all ranks, even if the signal reaches only one of them. The exit code
-    is 75 after SIGTERM and SIGUSR1, and 130 after Ctrl-C. A second Ctrl-C ends the process at once.
+    The optimizer step in progress is finished first, on all ranks, even if the signal reaches only one of them. The
+    exit code is 75 after SIGTERM and SIGUSR1, and 130 after Ctrl-C. A second Ctrl-C ends the process at once.
 
     Signals act as usual before the first step and after training, when there is nothing to save. The same holds where
     training does not run in the main thread. [`SpiralTrainer`] and [`AlgorithmTrainer`] add this callback themselves.
@@ -136,8 +136,8 @@ def follow_launcher() -> None:
     """
     Let this process receive SIGUSR1 when the `accelerate launch` or `torchrun` that started it ends. Linux only.
 
-    A launcher that is killed would otherwise leave its processes running. In training they save and exit; elsewhere they
-    end at once.
+    A launcher that is killed would otherwise leave its processes running. In training they save and exit; elsewhere
+    they end at once.
     """
     launcher = os.getppid()
     try:

@@ -198,10 +198,10 @@ def check_resume(resume_from_checkpoint: str | bool | None, output_dir: str | os
             raise ValueError(
                 f"There is no complete checkpoint in {output_dir}. Start without `resume_from_checkpoint`."
             )
-    elif wanted.lower() not in ("false", "auto") and not Path(wanted).is_dir():
+    elif wanted.lower() != "false" and wanted != "auto" and not Path(wanted).is_dir():
         raise ValueError(
-            f"`resume_from_checkpoint` ({wanted!r}) is not a folder. Pass the folder of a checkpoint, or `true` for the "
-            f"newest complete one in {str(output_dir)!r}."
+            f"`resume_from_checkpoint` ({wanted!r}) is not a folder. Pass the folder of a checkpoint, or `true` for "
+            f"the newest complete one in {str(output_dir)!r}."
         )
 
 

@@ -41,8 +41,8 @@ class AdvantageMixin:
     Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and resumed runs that continue with the same
     numbers on an equal machine.
 
-    A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write more
-    files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
+    A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write
+    more files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
 
     Attributes:
         resumed (`dict`, *optional*):

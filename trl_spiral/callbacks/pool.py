@@ -67,8 +67,8 @@ class OpponentPoolCallback(TrainerCallback):
             Whether it then goes on without snapshots that are missing or damaged.
 
     Raises:
-        ValueError: If `every` or `start` is out of range, or ratings are to come from no game. If another process uses the
-            folder of the pool, or the output folder that contains it. When training begins, if the
+        ValueError: If `every` or `start` is out of range, or ratings are to come from no game. If another process uses
+            the folder of the pool, or the output folder that contains it. When training begins, if the
             pool holds snapshots of another run, or lacks some that the checkpoint needs.
     """
 
