@@ -112,8 +112,8 @@ def rated(trainer):
 
 
 PLAYING = {
-    "transcripts": lambda trainer: at_end(TranscriptCallback(trainer, games=3)),
-    "matches": lambda trainer: at_start(MatchCallback(trainer, pairs=2)),
+    "transcripts": lambda trainer: at_end(TranscriptCallback(trainer, games=12)),
+    "matches": lambda trainer: at_start(MatchCallback(trainer, pairs=4)),
     "ratings": rated,
 }
 """Those that play whole games."""
@@ -290,4 +290,6 @@ class TestGames:
         with pytest.raises(
             ValueError, match="`constrain_moves` needs games that list their legal moves, and TruthAndDeception-v0"
         ):
-            MatchCallback(trainer, "TruthAndDeception-v0", rivals="https://host/v1#model", api_key_env="")
+            MatchCallback(
+                trainer, "TruthAndDeception-v0", rivals="https://host/v1#model", endpoint_kwargs={"api_key_env": ""}
+            )

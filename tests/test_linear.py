@@ -77,6 +77,7 @@ BUILT = {
     ),
     "players/hold.py: _number": [r"turn total is (\d+)", r"Player 0: '(\d+)'", r"First to (\d+) points"],
     "prompts.py: extract_code_move": [r"^[ \t]{0,9}"],
+    "text/control.py: __init__": [r"<|\[|▁"],
 }
 """Where the package builds patterns when it runs, and such as it builds."""
 

@@ -50,6 +50,14 @@ RUN = dict(
 )
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Let Ctrl-C act as at a terminal. A background job of a shell ignores it, and so do the processes that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def run_of(model_dir, out, **changes):
     return dict(
         name="result",
@@ -380,7 +388,8 @@ class TestOtherTrainers:
 
         assert stopped(trainer) == 75
         assert f"--resume_from_checkpoint {tmp_path}/checkpoint-2" in caplog.text
-        assert json.loads((tmp_path / "checkpoint-2" / "opponent_pool.json").read_text())["snapshots"][1]["step"] == 2
+        index = json.loads((tmp_path / "checkpoint-2" / "opponents" / "index.json").read_text())
+        assert index["snapshots"][1]["step"] == 2
 
 
 LONG = dict(max_steps=10_000, save_strategy="no")

@@ -149,7 +149,7 @@ class TestTraining:
         for rows, episodes, metrics in trainer.batches:
             assert len(rows) == 16
             finished = [episode for episode in episodes if episode.ending is Ending.FINISHED]
-            assert finished
+            assert finished or not episodes  # rows that waited may fill a batch
             for episode in finished:
                 assert sum(episode.returns) == 0.0
             by_counter = {episode.counter: episode for episode in episodes}
