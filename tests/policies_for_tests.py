@@ -1,4 +1,4 @@
-"""Policies that can be told apart: each says one token of its own, with a probability that is 1 for all purposes."""
+"""Policies that can be distinguished: each says one token of its own, with a probability that is 1 for all purposes."""
 
 import random
 

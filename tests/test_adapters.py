@@ -205,7 +205,7 @@ class TestReplies:
         ):
             engine.add(0, Request((1, 2), policy=BASE))
 
-    def test_a_lora_model_by_itself_is_told_where_its_tokens_stand(self, exact):
+    def test_a_lora_model_by_itself_gets_the_positions_of_its_tokens(self, exact):
         model = exact[0][POLICY]
         requests = asked_of([POLICY], count=100)
 

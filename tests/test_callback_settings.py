@@ -268,7 +268,7 @@ class TestGames:
 
         assert [game["players"] for game in games] == [["policy", "policy"]] * 2
 
-    def test_a_trainer_without_games_is_told_one(self, model_dir, tmp_path):
+    def test_a_trainer_without_games_needs_one(self, model_dir, tmp_path):
         rows = [{"prompt": [{"role": "user", "content": "4"}], "completion": [{"role": "assistant", "content": "5"}]}]
         trainer = SFTTrainer(
             model_dir, SFTConfig(str(tmp_path), use_cpu=True, bf16=False), train_dataset=Dataset.from_list(rows)
