@@ -22,9 +22,20 @@ class Unused:
 
 class TestMBPPCallback:
     def test_vllm_writes_what_the_model_itself_writes(self, vllm_model_dir, tmp_path):
+        from policies_for_tests import OWN_TOKEN, make_sayable, say
+        from transformers import AutoTokenizer, Qwen3ForCausalLM
         from vllm_in_process import trainer_with_vllm
 
         from trl_spiral.callbacks import MBPPCallback
+
+        # A model that is sure of every token: vLLM's kernels round otherwise, and a near tie would be broken otherwise.
+        model_dir = str(tmp_path / "model")
+        model = Qwen3ForCausalLM.from_pretrained(vllm_model_dir)
+        make_sayable(model)
+        say(model, OWN_TOKEN["policy"])
+        model.save_pretrained(model_dir)
+        tokenizer = AutoTokenizer.from_pretrained(vllm_model_dir)
+        tokenizer.save_pretrained(model_dir)
 
         def make(folder, **settings):
             config = GRPOConfig(
@@ -44,7 +55,7 @@ class TestMBPPCallback:
                 **settings,
             )
             rows = Dataset.from_list([{"prompt": "Count."}] * 4)
-            trainer = GRPOTrainer(vllm_model_dir, reward_funcs=lambda **_: [0.0, 0.0], args=config, train_dataset=rows)
+            trainer = GRPOTrainer(model_dir, reward_funcs=lambda **_: [0.0, 0.0], args=config, train_dataset=rows)
             trainer.add_callback(MBPPCallback(trainer, MBPP, sandbox=Unused()))
             return trainer
 
@@ -58,4 +69,5 @@ class TestMBPPCallback:
             for name in ("plain", "vllm")
         )
         assert plain == vllm
+        assert tokenizer.decode([OWN_TOKEN["policy"]] * 8).strip() in json.dumps(vllm, ensure_ascii=False)
         assert len(vllm) == 5
