@@ -39,15 +39,16 @@ def run_on_ranks(
     sys.stderr.flush()
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, f"{stream}_{rank}") for rank in range(ranks) for stream in ("out", "err")]
-        pids = [_fork(rank, ranks, port, Path(folder), main, arguments) for rank in range(ranks)]
-        endings = _wait(pids, timeout)
+        pids = [fork(rank, ranks, port, Path(folder), main, arguments) for rank in range(ranks)]
+        endings = wait(pids, timeout)
         out, err = ("".join(log.read_text(errors="replace") for log in logs[first::2]) for first in (0, 1))
     killed = [-ending for ending in endings if ending < 0]
     err += "".join(f"Signal {number} ({signal.Signals(number).name}) ended a rank.\n" for number in killed)
     return subprocess.CompletedProcess([main.__module__, *map(str, arguments)], int(any(endings)), out, err)
 
 
-def _fork(rank: int, ranks: int, port: int, folder: Path, main: Callable[..., object], arguments: tuple) -> int:
+def fork(rank: int, ranks: int, port: int, folder: Path, main: Callable[..., object], arguments: tuple) -> int:
+    """Start a rank, whose output goes to files in `folder`. Return its process id."""
     if pid := os.fork():
         return pid
     code = 1
@@ -94,8 +95,8 @@ def _become(rank: int, ranks: int, port: int) -> None:
     }
 
 
-def _wait(pids: list[int], timeout: float) -> list[int]:
-    """Exit codes of the ranks, negative for signals. Once one has failed, the others have `_GRACE` seconds to end."""
+def wait(pids: list[int], timeout: float) -> list[int]:
+    """Return the exit codes, negative for signals. Once a rank has failed, the others have `_GRACE` seconds to end."""
     endings: dict[int, int] = {}
     deadline = time.monotonic() + timeout
     failed = timed_out = False

@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -17,6 +18,7 @@ from unittest.mock import ANY
 
 import pytest
 import training_runs
+from forked_ranks import fork, wait
 from test_adaptive_temperature import make
 from test_two_ranks import command
 from training_runs import RecordingTrainer, config, games, history, plain_trainer
@@ -69,56 +71,34 @@ def run_of(model_dir, out, **changes):
     )
 
 
-class Process:
-    """A run on one rank, in a fork of this process."""
+class Forks:
+    """A run on ranks that are forks of this process. A signal goes to one of them."""
 
-    ranks = 1
-
-    def __init__(self, run, folder):
-        self.log = folder / "log"
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                with self.log.open("w") as log:
-                    os.dup2(log.fileno(), 2)
-                logging.getLogger("trl_spiral").addHandler(logging.FileHandler(self.log))
-                training_runs.play(run, folder)
-                code = 0
-            except SystemExit as stop:
-                code = stop.code
-            except BaseException as error:  # noqa: BLE001
-                os.write(2, repr(error).encode())
-            finally:
-                os._exit(code)
-
-    def send(self, number, rng):
-        os.kill(self.pid, number)
-
-    def wait(self):
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), self.log.read_text()
-
-
-class Launch:
-    """A run on two ranks of one launch. A signal goes to the launcher or to one of its ranks."""
-
-    ranks = 2
-
-    def __init__(self, run, folder):
+    def __init__(self, run, folder, ranks):
         (folder / "runs.json").write_text(json.dumps([run]))
-        self.folder, self.log = folder, folder / "log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(command(SCRIPT, folder / "runs.json"), env=ENV, stderr=log)
-
-    def send(self, number, rng):
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        assert len(children) == 2
-        os.kill(int(rng.choice([self.process.pid, *children])), number)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.logs = [folder / f"err_{rank}" for rank in range(ranks)]
+        self.pids = [fork(rank, ranks, port, folder, play, (folder / "runs.json",)) for rank in range(ranks)]
 
     def wait(self):
-        code = self.process.wait(timeout=1800)
-        wait_until(lambda: not training(self.folder))
-        return code, self.log.read_text()
+        """Return the exit code, which all ranks share, and what they logged."""
+        (code,) = set(wait(self.pids, timeout=1800))
+        return code, "".join(log.read_text() for log in self.logs)
+
+
+def play(path):
+    logging.getLogger("trl_spiral").addHandler(logging.StreamHandler())
+    training_runs.main(path)
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Background jobs of a shell, and their children, ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def training(word):
@@ -133,7 +113,7 @@ def training(word):
     return found
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=600):
     until = time.time() + seconds
     while not condition():
         assert time.time() < until, "nothing happened"
@@ -152,44 +132,39 @@ def result(folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("start", [Process, Launch], ids=["one rank", "two ranks"])
+@pytest.mark.parametrize("ranks", [1, 2], ids=["one rank", "two ranks"])
 class TestStoppedOverAndOver:
-    def test_equals_the_run_that_was_never_stopped(self, start, model_dir, tmp_path):
+    def test_equals_the_run_that_was_never_stopped(self, ranks, model_dir, tmp_path):
         (tmp_path / "whole").mkdir()
         (tmp_path / "stopped").mkdir()
-        assert start(run_of(model_dir, tmp_path / "whole" / "out"), tmp_path / "whole").wait()[0] == 0
-        rng = random.Random(start.ranks)
+        assert Forks(run_of(model_dir, tmp_path / "whole" / "out"), tmp_path / "whole", ranks).wait()[0] == 0
+        rng = random.Random(ranks)
         out, steps = tmp_path / "stopped" / "out", tmp_path / "stopped" / "steps_0"
         saved, lost, more = 0, [], []
         for number in SIGNALS * STOPS:
             steps.unlink(missing_ok=True)
-            run = run_of(model_dir, out, resume="auto", steps="steps")
-            process = start(run, tmp_path / "stopped")
+            run = Forks(run_of(model_dir, out, resume="auto", steps="steps"), tmp_path / "stopped", ranks)
             wait_until(lambda: steps_in(steps, "begin"))
             time.sleep(rng.uniform(0.0, 0.6))
             sent = time.time()
-            process.send(number, rng)
-            code, log = process.wait()
-            assert code != 0, "the run came to its end"
+            os.kill(rng.choice(run.pids), number)
+            code, log = run.wait()
             done = max([step for step, when in steps_in(steps, "end") if when < sent], default=saved)
             assert steps_in(steps, "begin")[0][0] == saved, log  # resumed from the newest
             saved = int(newest_complete_checkpoint(out).rsplit("-", 1)[1])
             lost.append(max(0, done - saved))
             more.append(saved - done)
-            if start is Process:
-                assert code == (130 if number == signal.SIGINT else 75), log
-            assert "Resume it with `--resume_from_checkpoint " in log
-            assert log.count(f"the run stopped after step {saved}. Resume it") == 1
-        code, log = start(run_of(model_dir, out, resume=True), tmp_path / "stopped").wait()
+            assert code == (130 if number == signal.SIGINT else 75), log
+            assert log.count(f"{number.name}: the run stopped after step {saved}. Resume it") == 1
+        code, log = Forks(run_of(model_dir, out, resume=True), tmp_path / "stopped", ranks).wait()
 
         assert code == 0, log
-        assert max(lost) == 0
-        assert start is Launch or max(more) <= 1
+        assert max(lost) == 0 and max(more) <= 1
         whole, stopped = result(tmp_path / "whole"), result(tmp_path / "stopped")
         assert stopped["history"] == whole["history"]
         assert stopped["weights"] == whole["weights"]
         assert {**stopped["pool"], "run": None} == {**whole["pool"], "run": None}
-        print(f"{start.ranks} rank(s), {len(lost)} stops: steps lost {lost}, taken since {more}")  # noqa: T201
+        print(f"{ranks} rank(s), {len(lost)} stops: steps lost {lost}, taken since {more}")  # noqa: T201
 
 
 class SignalAt(TrainerCallback):
@@ -427,18 +402,28 @@ class TestLaunchers:
             process.wait()
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-    @pytest.mark.parametrize("processes", [1, 2])
-    def test_a_killed_launcher_leaves_no_trainer_running(self, processes, number, start, tmp_path):
+    @pytest.mark.parametrize(
+        ("processes", "number", "received"),
+        [
+            (1, signal.SIGKILL, "SIGUSR1"),
+            (1, signal.SIGTERM, "SIGUSR1"),
+            (1, signal.SIGINT, "SIGINT"),
+            (2, signal.SIGKILL, "SIGUSR1"),
+            (2, signal.SIGTERM, "SIGTERM"),
+            (2, signal.SIGINT, "SIGINT"),
+        ],
+    )
+    def test_a_launcher_that_ends_leaves_no_trainer_running(self, processes, number, received, start, tmp_path):
         launcher = start(processes)
         wait_until(lambda: steps_in(tmp_path / "steps_0", "end"))
-        os.kill(launcher.pid, number)
+        if number == signal.SIGINT:
+            os.killpg(launcher.pid, number)  # as a terminal does
+        else:
+            os.kill(launcher.pid, number)
         launcher.wait()
         wait_until(lambda: not training(tmp_path))
 
-        log = (tmp_path / "log").read_text()
-        name = "SIGTERM" if (processes, number) == (2, signal.SIGTERM) else "SIGUSR1"
-        assert f"{name}: the run stopped after step" in log
+        assert f"{received}: the run stopped after step" in (tmp_path / "log").read_text()
         assert newest_complete_checkpoint(tmp_path / "out")
 
     def test_a_killed_launcher_leaves_no_process_that_has_not_begun_to_train(self, start, tmp_path):
