@@ -15,7 +15,7 @@ pytestmark = pytest.mark.vllm
 
 # What float32 leaves between vLLM's kernels and transformers' is about 2e-6; other weights or a stale cache leave
 # more than 1.
-SAME, OTHER = 1e-5, 0.1
+SAME, OTHER = 1e-5, 1e-3  # rounding, and other weights: a hundred times as much
 BLOCK = 128  # tokens: vLLM caches whole blocks, of this size on a CPU
 
 
