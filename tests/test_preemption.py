@@ -52,14 +52,6 @@ RUN = dict(
 )
 
 
-@pytest.fixture(autouse=True)
-def interruptible():
-    """Let Ctrl-C act as at a terminal. A background job of a shell ignores it, and so do the processes that it starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def run_of(model_dir, out, **changes):
     return dict(
         name="result",
