@@ -67,11 +67,10 @@ CHAT_TEMPLATE = (
 
 def observations():
     """What random players see, as (observation, a random legal move): half of it from tic-tac-toe."""
-    from toy_games import SumGame
-
+    from tests.helpers.toy_games import SumGame
     from trl_spiral.games import get_game
     from trl_spiral.players import RandomPlayer, random_move
-    from trl_spiral.rollout import Start, play, referee
+    from trl_spiral.selfplay.referee import Start, play, referee
 
     seen = []
 
@@ -121,8 +120,9 @@ def make_tokenizer(texts, chat_template=CHAT_TEMPLATE):
 def make_model(tokenizer, seed=0, head_dim=8):
     """Two layers of Qwen3, with the same weights on every machine: drawn in float64, where all processors agree."""
     import torch
-    from teaching import on_grid
     from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from tests.helpers.teaching import on_grid
 
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -146,9 +146,8 @@ def make_model(tokenizer, seed=0, head_dim=8):
 
 def imitate(model, tokenizer, seen):
     """Return the model after supervised learning on random legal replies, until it knows their form."""
-    from teaching import learn_replies
-
-    from trl_spiral.prompts import PromptRenderer
+    from tests.helpers.teaching import learn_replies
+    from trl_spiral.text.prompts import PromptRenderer
 
     renderer = PromptRenderer(tokenizer)
     pairs = [(renderer.prompt(o), renderer.reply(f"\\boxed{{{move}}}")) for o, move in seen]
@@ -163,7 +162,7 @@ def seen():
 
 @pytest.fixture(scope="session")
 def tokenizer(seen):
-    from trl_spiral.prompts import INSTRUCTION
+    from trl_spiral.text.prompts import INSTRUCTION
 
     texts = [f"user\n{o.messages[0]['content']}\n\n{INSTRUCTION}" for o, _ in seen]
     return make_tokenizer(texts + [f"assistant\n\\boxed{{{move}}}" for _, move in seen])

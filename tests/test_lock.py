@@ -12,11 +12,11 @@ import sys
 import threading
 
 import pytest
-from test_adaptive_temperature import make
-from test_preemption import ENV, SCRIPT, steps_in, wait_until
-from test_two_ranks import launch
-from training_runs import config, games, plain_trainer
 
+from tests.algorithms.test_temperature import make
+from tests.callbacks.test_preemption import ENV, SCRIPT, steps_in, wait_until
+from tests.helpers.training_runs import config, games, plain_trainer
+from tests.training.test_two_ranks import launch
 from trl_spiral import OpponentPool, SpiralTrainer
 from trl_spiral.callbacks import OpponentPoolCallback
 from trl_spiral.lock import LOCK_FILE, lock_folder

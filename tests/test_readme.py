@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cheats import CHEATS
-from test_connections import PROBLEM as WORDS
-from test_connections import RIGHT, SWAPPED, written
-from test_hanoi import BEST
-from test_hanoi import PROBLEM as TOWER
 
+from tests.helpers.reward_hacks import CHEATS
+from tests.tasks.test_connections import PROBLEM as WORDS
+from tests.tasks.test_connections import RIGHT, SWAPPED, written
+from tests.tasks.test_hanoi import BEST
+from tests.tasks.test_hanoi import PROBLEM as TOWER
 from trl_spiral.rewards import UnitTestReward
 from trl_spiral.sandbox import CannotContain
 from trl_spiral.tasks import get_task

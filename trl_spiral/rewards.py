@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trl_spiral.completions import Completion, RepliesReward
-from trl_spiral.programs import behind, computes_nothing, entry_points, extract_program, is_blank
-from trl_spiral.prompts import PromptRenderer
 from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, Outcome, Sandbox, Trial, Verdict
+from trl_spiral.text.completions import Completion, RepliesReward
 from trl_spiral.text.printable import reported
+from trl_spiral.text.programs import behind, computes_nothing, entry_points, extract_program, is_blank
+from trl_spiral.text.prompts import PromptRenderer
 
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
@@ -45,8 +45,8 @@ class ExecutionReward(RepliesReward):
         triviality_penalty (`float`, defaults to `0.0`):
             Taken from the reward of a program that ran and computed nothing: it has no loop, no comprehension, no arithmetic,
             comparison or slice, and calls nothing but `print`. A low bar, and meant as one.
-        renderer ([`~prompts.PromptRenderer`], *optional*):
-            To be given with TRL's own trainer where the chat template opens the thinking; see [`~completions.RepliesReward`].
+        renderer ([`~text.prompts.PromptRenderer`], *optional*):
+            To be given with TRL's own trainer where the chat template opens the thinking; see [`~text.completions.RepliesReward`].
 
     Raises:
         ValueError: If `triviality_penalty` is negative.
@@ -93,7 +93,7 @@ class ExecutionReward(RepliesReward):
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 What it was asked.
             completion_ids (`Sequence[list[int]]`, *optional*):
-                What it wrote, as tokens; see [`~completions.RepliesReward.replies`].
+                What it wrote, as tokens; see [`~text.completions.RepliesReward.replies`].
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's, for `execution/*` and for the columns `code` and `verdict` of the completions table.
 
@@ -152,7 +152,7 @@ class UnitTestReward(RepliesReward):
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
             Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`LIMITS`].
-        renderer ([`~prompts.PromptRenderer`], *optional*):
+        renderer ([`~text.prompts.PromptRenderer`], *optional*):
             As for [`ExecutionReward`].
 
     Raises:
@@ -194,7 +194,7 @@ class UnitTestReward(RepliesReward):
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 What it was asked.
             completion_ids (`Sequence[list[int]]`, *optional*):
-                What it wrote, as tokens; see [`~completions.RepliesReward.replies`].
+                What it wrote, as tokens; see [`~text.completions.RepliesReward.replies`].
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's, for `unit_tests/*` and for the column `tests` of the completions table.
 

@@ -31,10 +31,9 @@ import textarena
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
-from hostile import FIRST_CLASS, any_move, check_harmless, hostile_reply, opening, replay  # noqa: E402
-
+from tests.helpers.hostile_replies import FIRST_CLASS, any_move, check_harmless, hostile_reply, opening, replay  # noqa: E402
 from trl_spiral.games import Game, game_names, get_game  # noqa: E402
-from trl_spiral.games.textarena import TextArenaGame  # noqa: E402
+from trl_spiral.games.textarena.adapter import TextArenaGame  # noqa: E402
 from trl_spiral.seeding import derive_seed  # noqa: E402
 
 

@@ -44,8 +44,8 @@ os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from trl_spiral.games import Game, Match, Traits
-from trl_spiral.rollout import Engine, Playing, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.selfplay.referee import Engine, Playing, Start, play, referee
 from trl_spiral.types import Ending, Observation, Reply, Request, Sampling, Turn
 
 
@@ -249,8 +249,9 @@ def speed_of_engine(requests: Sequence[Request], engine: Engine) -> float:
 def make_model(folder: str, hidden: int, layers: int) -> None:
     """A random Qwen3 with a tokenizer, as vLLM wants a folder to have."""
     import torch
-    from conftest import make_tokenizer
     from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from tests.conftest import make_tokenizer
 
     tokenizer = make_tokenizer(["\\boxed{[1]}"])
     torch.manual_seed(0)
@@ -283,7 +284,7 @@ def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterat
     if kind == "vllm":
         from vllm import LLM
 
-        from trl_spiral.engines.vllm import VLLMEngine
+        from trl_spiral.engines.vllm.colocated import VLLMEngine
 
         llm = LLM(
             model=folder,
@@ -310,13 +311,13 @@ def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterat
     model.generation_config.eos_token_id = None
     config = GenerationConfig(pad_token_id=2, eos_token_id=None, do_sample=True)
     if kind == "continuous":
-        from trl_spiral.engines.continuous import ContinuousEngine
+        from trl_spiral.engines.local.continuous import ContinuousEngine
 
         engine = ContinuousEngine(model, config)
         yield engine
         engine.close()
         return
-    from trl_spiral.engines.transformers import TransformersEngine
+    from trl_spiral.engines.local.transformers import TransformersEngine
 
     yield TransformersEngine(model, config, max_rows=in_flight)
 

@@ -2,7 +2,7 @@
 Does it matter whom a policy meets?
 
 Policies small enough to be graded exactly learn rock-paper-scissors and true Kuhn poker by REINFORCE, through the real
-machinery (tests/table_policies.py), under each way of matchmaking: same steps, batches and number of rows. Shown are the mean
+machinery (tests/helpers/table_policies.py), under each way of matchmaking: same steps, batches and number of rows. Shown are the mean
 exploitability of the policy in training over the second half of the run, and that of the mixture of its snapshots at the
 end, each with a 95 % bootstrap interval over seeds.
 
@@ -38,8 +38,7 @@ from pathlib import Path
 # The tables and their learner are also those of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from table_policies import REGIMES, Regime, train  # noqa: E402
-
+from tests.helpers.table_policies import REGIMES, Regime, train  # noqa: E402
 from trl_spiral.opponents import SCHEMES  # noqa: E402
 
 

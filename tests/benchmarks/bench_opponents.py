@@ -31,8 +31,8 @@ from typing import Any
 
 from bench_generation import TURNS, Talk, Talker, make_model  # sets the environment up before torch is imported
 
-from trl_spiral.rollout import Engine, Playing, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.selfplay.referee import Engine, Playing, Start, play, referee
 from trl_spiral.types import POLICY, Observation, Request
 
 
@@ -139,11 +139,11 @@ def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argp
     from peft import PeftModel
     from transformers import GenerationConfig, Qwen3ForCausalLM
 
-    from trl_spiral.engines.adapters import SideBySide, live_adapter, read_adapters
-    from trl_spiral.engines.frozen import FrozenCopy
-    from trl_spiral.engines.phases import PhasedEngine
+    from trl_spiral.engines.local.lora_batching import SideBySide, live_adapter, read_adapters
+    from trl_spiral.engines.local.second_copy import FrozenCopy
+    from trl_spiral.engines.local.transformers import TransformersEngine
     from trl_spiral.engines.router import Router
-    from trl_spiral.engines.transformers import TransformersEngine
+    from trl_spiral.engines.swapping import PhasedEngine
 
     torch.set_num_threads(1)
     config = GenerationConfig(pad_token_id=2, eos_token_id=ENDLESS)
@@ -194,7 +194,7 @@ def vllm_of(folder: str | Path, in_flight: int, **kwargs: Any) -> Iterator[Any]:
 
 
 def opened(llm: Any, adapters: dict[str, str] | None = None) -> Engine:
-    from trl_spiral.engines.vllm import VLLMEngine
+    from trl_spiral.engines.vllm.colocated import VLLMEngine
 
     llm.reset_prefix_cache()  # as at every sync of weights
     return VLLMEngine(llm, options={"ignore_eos": True}, adapters=adapters)

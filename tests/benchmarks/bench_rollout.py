@@ -22,7 +22,7 @@ import textarena
 
 from trl_spiral.games import get_game
 from trl_spiral.players import Player, ScriptedPlayer
-from trl_spiral.rollout import Engine, Start, play, referee
+from trl_spiral.selfplay.referee import Engine, Start, play, referee
 from trl_spiral.types import POLICY, Episode, Observation, Reply, Request, Turn
 
 

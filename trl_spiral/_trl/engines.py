@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from trl_spiral._trl.transformers_engines import transformers_engine
 from trl_spiral._trl.vllm_engines import check_snapshots, colocated_engine, server_engine
-from trl_spiral.engines.http import ServerEngine
-from trl_spiral.rollout import Engine
+from trl_spiral.engines.http.vllm_server import ServerEngine
+from trl_spiral.selfplay.referee import Engine
 
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """
 Names of TRL's and transformers' that are private, or that we rely on beyond what is documented.
 
-`tests/test_trl_seams.py` compares them with what is installed, so that a new release fails one clear test
+`tests/_trl/test_names.py` compares them with what is installed, so that a new release fails one clear test
 rather than a run.
 """
 

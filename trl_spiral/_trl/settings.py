@@ -84,7 +84,7 @@ def appending_chat_template(tokenizer: Any) -> str | None:
     A chat template that only ever appends, for conversations trained in one row; `None` if the tokenizer's own does.
 
     TRL knows such variants of common templates. Where it knows none, the tokenizer's own is used, and
-    [`~prompts.PromptRenderer`] refuses it if it rewrites earlier replies.
+    [`~text.prompts.PromptRenderer`] refuses it if it rewrites earlier replies.
     """
     from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 

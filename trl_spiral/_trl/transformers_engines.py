@@ -13,15 +13,15 @@ from transformers import GenerationConfig
 from trl.models.utils import unwrap_model_for_generation
 
 from trl_spiral._trl.settings import most_in_flight, sampling_of, tokenizer_of
-from trl_spiral.engines.adapters import SideBySide, live_adapter, obstacle, read_adapters
-from trl_spiral.engines.continuous import ContinuousEngine
-from trl_spiral.engines.frozen import FrozenCopy
-from trl_spiral.engines.memory import rows_that_fit
-from trl_spiral.engines.phases import PhasedEngine
+from trl_spiral.engines.local.continuous import ContinuousEngine
+from trl_spiral.engines.local.lora_batching import SideBySide, live_adapter, obstacle, read_adapters
+from trl_spiral.engines.local.memory import rows_that_fit
+from trl_spiral.engines.local.second_copy import FrozenCopy
+from trl_spiral.engines.local.transformers import TransformersEngine, generation_config
 from trl_spiral.engines.router import Router
 from trl_spiral.engines.snapshots import check_base
-from trl_spiral.engines.transformers import TransformersEngine, generation_config
-from trl_spiral.rollout import Engine
+from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.selfplay.referee import Engine
 from trl_spiral.types import POLICY
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from trl_spiral._trl.settings import most_in_flight, vllm_options
 from trl_spiral._trl.vllm_generation import SpiralVLLMGeneration, base_url
-from trl_spiral.engines.http import ServerEngine
-from trl_spiral.engines.phases import PhasedEngine
-from trl_spiral.engines.vllm import VLLMEngine, load_weights
-from trl_spiral.engines.vllm_lora import check_adapter, is_adapter
-from trl_spiral.rollout import Engine
+from trl_spiral.engines.http.vllm_server import ServerEngine
+from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.engines.vllm.colocated import VLLMEngine, load_weights
+from trl_spiral.engines.vllm.lora import check_adapter, is_adapter
+from trl_spiral.selfplay.referee import Engine
 from trl_spiral.types import POLICY
 
 

@@ -17,9 +17,9 @@ from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
-from trl_spiral.engines.http import ServerEngine
-from trl_spiral.engines.vllm import lora_request
-from trl_spiral.engines.vllm_lora import (
+from trl_spiral.engines.http.vllm_server import ServerEngine
+from trl_spiral.engines.vllm.colocated import lora_request
+from trl_spiral.engines.vllm.lora import (
     adapter_of_zeros,
     check_lora_config,
     load_into_server,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from trl import GRPOConfig
 
 from trl_spiral._trl import WithoutSecrets
-from trl_spiral.preemption import follow_launcher
-from trl_spiral.state import check_resume
+from trl_spiral.callbacks.preemption import follow_launcher
+from trl_spiral.training.checkpoint import check_resume
 
 
 @dataclass(frozen=True)

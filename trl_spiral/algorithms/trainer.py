@@ -10,18 +10,18 @@ from datasets import Dataset, IterableDataset
 from trl import GRPOTrainer
 
 from trl_spiral import _trl
-from trl_spiral.algorithms.base import AdvantageMixin
 from trl_spiral.algorithms.config import ALGORITHMS, AlgorithmConfig
 from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, leave_one_out, useful_groups
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
-from trl_spiral.callbacks.collapse import CollapseCallback
-from trl_spiral.checks import check_world_size, reserve_output_dir
-from trl_spiral.completions import RepliesReward
-from trl_spiral.prompts import PromptRenderer
-from trl_spiral.resume import digest
+from trl_spiral.callbacks.monitoring import CollapseCallback
 from trl_spiral.seeding import derive_seed
+from trl_spiral.text.completions import RepliesReward
 from trl_spiral.text.printable import get_logger
+from trl_spiral.text.prompts import PromptRenderer
+from trl_spiral.training.base_trainer import AdvantageMixin
+from trl_spiral.training.preflight import check_world_size, reserve_output_dir
+from trl_spiral.training.resume import digest
 
 
 logger = get_logger(__name__)

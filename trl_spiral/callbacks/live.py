@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
-from trl_spiral.callbacks.collapse import CollapseCallback
+from trl_spiral.callbacks.monitoring import CollapseCallback
 from trl_spiral.callbacks.policy import rollout_of
 from trl_spiral.callbacks.progress import progress_line
-from trl_spiral.collapse import CollapseMonitor, CollapseWarning
+from trl_spiral.selfplay.monitoring import CollapseMonitor, CollapseWarning
 from trl_spiral.text.printable import one_line
 from trl_spiral.types import FORFEITS, Episode
 

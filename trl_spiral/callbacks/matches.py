@@ -13,13 +13,13 @@ from transformers import Trainer, TrainerCallback
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of
-from trl_spiral.contestants import Contestants, make_contestants, read_names
-from trl_spiral.engines.endpoint import BUDGETS
+from trl_spiral.distributed import together
+from trl_spiral.engines.contestants import Contestants, make_contestants, read_names
+from trl_spiral.engines.http.openai import BUDGETS
 from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
 from trl_spiral.games import Game
 from trl_spiral.players import HumanPlayer, Player
-from trl_spiral.ranks import together
-from trl_spiral.rollout import Engine, Start, play, referee
+from trl_spiral.selfplay.referee import Engine, Start, play, referee
 from trl_spiral.types import POLICY, Episode
 
 
@@ -41,7 +41,7 @@ class MatchCallback(TrainerCallback):
         games (`str`, [`~games.Game`] or a sequence of them, *optional*):
             Games to play. Default: the trainer's; required where the trainer plays none.
         rivals (`str`, [`~players.Player`] or a sequence of them, defaults to `"random"`):
-            Opponents: players that need no engine, or names as [`~contestants.read_names`] takes them: scripted players,
+            Opponents: players that need no engine, or names as [`~engines.contestants.read_names`] takes them: scripted players,
             models, snapshots, endpoints.
         pairs (`int`, defaults to `100`):
             Deals of each game against each rival, each played from every seat.
@@ -52,7 +52,7 @@ class MatchCallback(TrainerCallback):
         seed (`int`, defaults to `0`):
             Seed of the deals and of all decisions.
         prompt_style (`str`, *optional*):
-            See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+            See [`~text.prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
         endpoint_kwargs (`dict`, *optional*):
             Arguments of [`EndpointEngine`] for endpoints, such as `api_key_env` and `timeout`; by default the trainer's,
             without its budget.

@@ -16,7 +16,8 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.hub import hub_rows
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
-from trl_spiral.evaluation.code import (
+from trl_spiral.distributed import together
+from trl_spiral.evaluation.problems.code import (
     LIMITS,
     CodeAttempt,
     check_samples,
@@ -27,7 +28,7 @@ from trl_spiral.evaluation.code import (
     summarize,
     write_programs,
 )
-from trl_spiral.evaluation.code_sets import (
+from trl_spiral.evaluation.problems.code_sets import (
     CODE_SETS,
     MBPP_HUB,
     CodeProblem,
@@ -36,9 +37,8 @@ from trl_spiral.evaluation.code_sets import (
     humaneval_problems,
     mbpp_problems,
 )
-from trl_spiral.evaluation.code_settings import from_environment
-from trl_spiral.evaluation.problem_files import read_rows
-from trl_spiral.ranks import together
+from trl_spiral.evaluation.problems.code_settings import from_environment
+from trl_spiral.evaluation.problems.files import read_rows
 from trl_spiral.sandbox import LocalSandbox, Sandbox
 from trl_spiral.text.printable import get_logger
 
@@ -65,11 +65,11 @@ class MBPPCallback(TrainerCallback):
     The problems, always the same in the same order, are shared out among the ranks, and so are their programs, each of which
     runs in a sandbox and is put to all tests of its problem. Nothing here is used for training, and nothing in the trainer
     moves. Logged as `mbpp_eval/pass_rate` (see `name`) with the ends of its 95 % interval (`pass_rate_low`, `pass_rate_high`),
-    `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and what else [`~evaluation.code.summarize`]
+    `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and what else [`~evaluation.problems.code.summarize`]
     tells. The numbers and every reply are written to `mbpp_eval/step{step}.json` in the output folder.
 
     What is not given here is taken from the environment (`MBPP_DATASET_PATH`, `MBPP_EVAL_NUM_QUESTIONS`; see
-    [`~evaluation.code_settings.ENVIRONMENT`]), and has its default where that names nothing. [`~callbacks.MBPPParser`] adds
+    [`~evaluation.problems.code_settings.ENVIRONMENT`]), and has its default where that names nothing. [`~callbacks.MBPPParser`] adds
     YAML files.
 
     Args:
@@ -82,7 +82,7 @@ class MBPPCallback(TrainerCallback):
         limit (`int`, *optional*):
             How many problems are asked, from the first on; all by default.
         split (`str`, defaults to `"test"`):
-            Of [`~evaluation.code_sets.MBPP_SPLITS`]; HumanEval has none.
+            Of [`~evaluation.problems.code_sets.MBPP_SPLITS`]; HumanEval has none.
         samples (`int`, defaults to `1`):
             Programs for each problem.
         temperature (`float`, defaults to `0.0`):
@@ -96,12 +96,12 @@ class MBPPCallback(TrainerCallback):
         seed (`int`, defaults to `0`):
             Seed of the replies.
         prompt_style (`str`, *optional*):
-            See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+            See [`~text.prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
         problem_set (`str`, defaults to `"mbpp"`):
             Or `"humaneval"`, which needs a `path`.
         sandbox ([`~sandbox.Sandbox`], *optional*):
             Where programs run, and which is not closed; by default a [`~sandbox.LocalSandbox`] with
-            [`~evaluation.code.LIMITS`] for each evaluation.
+            [`~evaluation.problems.code.LIMITS`] for each evaluation.
         name (`str`, *optional*):
             What its numbers in the log and its folder begin with; by default `"mbpp_eval"` or `"humaneval_eval"`. No two
             callbacks of a trainer may have the same.

@@ -7,7 +7,7 @@ from typing import Any
 
 from trl import TrlParser
 
-from trl_spiral.evaluation.code_settings import from_environment
+from trl_spiral.evaluation.problems.code_settings import from_environment
 
 
 @dataclass

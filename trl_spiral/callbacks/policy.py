@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 from trl_spiral import _trl
 from trl_spiral.games import Game, get_game
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.prompts import PromptRenderer
-from trl_spiral.selfplay import SelfPlayRollout, check_lists_moves
+from trl_spiral.rollout_func import SelfPlayRollout, check_lists_moves
+from trl_spiral.text.prompts import PromptRenderer
 
 
 if TYPE_CHECKING:

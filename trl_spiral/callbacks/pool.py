@@ -16,13 +16,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import games_of
 from trl_spiral.callbacks.rating_games import play_rating_games
+from trl_spiral.distributed import lock_together, on_rank_zero
 from trl_spiral.games import Game
 from trl_spiral.lock import FolderLock
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.plots import draw_win_rates
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
-from trl_spiral.opponents.snapshot_files import Kind
-from trl_spiral.ranks import lock_together, on_rank_zero
+from trl_spiral.opponents.snapshots import Kind
 from trl_spiral.text.printable import get_logger
 from trl_spiral.types import BASE, POLICY
 

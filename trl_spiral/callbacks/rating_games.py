@@ -10,11 +10,11 @@ from transformers import Trainer
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.policy import policy_player
+from trl_spiral.distributed import together
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Played
-from trl_spiral.ranks import together
-from trl_spiral.rollout import Playing, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.selfplay.referee import Playing, Start, play, referee
 
 
 def play_rating_games(

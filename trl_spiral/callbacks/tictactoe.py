@@ -9,8 +9,8 @@ from transformers import Trainer, TrainerCallback
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, grading_temperatures, renderer_of
-from trl_spiral.engines.scoring import reply_logprobs
-from trl_spiral.evaluation.exact import BEST_RESPONSE, RIVALS, grade_tictactoe
+from trl_spiral.engines.local.scoring import reply_logprobs
+from trl_spiral.evaluation.exact.tictactoe import BEST_RESPONSE, RIVALS, grade_tictactoe
 from trl_spiral.evaluation.matches import SHARES, play_matches, tally
 from trl_spiral.games import get_game
 from trl_spiral.players import MinimaxPlayer, RandomPlayer
@@ -42,7 +42,7 @@ class TicTacToeCallback(TrainerCallback):
         seed (`int`, defaults to `0`):
             Seed of the games.
         prompt_style (`str`, *optional*):
-            See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+            See [`~text.prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
 
     Raises:
         ValueError: When training begins, if the trainer's model cannot be graded.

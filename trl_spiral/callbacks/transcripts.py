@@ -17,11 +17,11 @@ from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import GAMES, GameLog, make_record, write_transcripts
 from trl_spiral.games import Game
-from trl_spiral.platforms import describe_machine, describe_versions
+from trl_spiral.machine import describe_machine, describe_versions
 from trl_spiral.players import PolicyPlayer, scripted_player
-from trl_spiral.players.by_name import has_random_player
-from trl_spiral.rollout import Engine
-from trl_spiral.rows import Row
+from trl_spiral.players.names import has_random_player
+from trl_spiral.selfplay.referee import Engine
+from trl_spiral.selfplay.rows import Row
 from trl_spiral.text.printable import get_logger
 from trl_spiral.text.secrets import is_secret_name, redact_all, redact_command
 from trl_spiral.types import Episode
@@ -55,7 +55,7 @@ class TranscriptCallback(TrainerCallback):
         temperature (`float`, *optional*):
             Temperature of the finished policy. Default: the trainer's, in evaluation.
         prompt_style (`str`, *optional*):
-            See [`~prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+            See [`~text.prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
         every (`int`, *optional*):
             Steps between those of which games of training are kept, the first step beside them; by default none are.
 

@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> None:
         ValueError: If a file is not what it should be, two hold the same, or a task cannot step through a reply.
     """
     from trl_spiral.cli.options import at_least_one
-    from trl_spiral.evaluation.comparison import asked_differently, compare_scores, comparison_table
-    from trl_spiral.evaluation.scores import read_scores
+    from trl_spiral.evaluation.problems.comparison import asked_differently, compare_scores, comparison_table
+    from trl_spiral.evaluation.problems.tasks import read_scores
     from trl_spiral.report.comparison import render_comparison
     from trl_spiral.tasks import task_names
 

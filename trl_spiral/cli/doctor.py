@@ -66,7 +66,7 @@ def devices() -> list[str]:
         return [*lines, "no torch"]
     import torch
 
-    from trl_spiral.platforms import this_device
+    from trl_spiral.machine import this_device
 
     device = this_device()
     if device.kind == "cpu":

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
-from trl_spiral.evaluation.maths_sets import MATHS_SETS
+from trl_spiral.evaluation.problems.math_sets import MATHS_SETS
 from trl_spiral.text.printable import say
 
 
@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> None:
     """
     at_least_one("--in-flight", args.in_flight)
     sampling, device = sampling_of(args), device_of(args)
-    from trl_spiral.callbacks.maths import load_problems
-    from trl_spiral.engines.saved import saved_player
-    from trl_spiral.evaluation.grading import check_can_grade
-    from trl_spiral.evaluation.maths import answer_problems, summarize
+    from trl_spiral.callbacks.math import load_problems
+    from trl_spiral.engines.load import saved_player
+    from trl_spiral.evaluation.problems.math import answer_problems, summarize
+    from trl_spiral.evaluation.problems.math_grading import check_can_grade
 
     check_can_grade()
     sets = load_problems(args.sets, args.path, args.limit)

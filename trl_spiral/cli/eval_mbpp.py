@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
-from trl_spiral.evaluation.code_sets import CODE_SETS, MBPP_SPLITS
-from trl_spiral.evaluation.code_settings import ENVIRONMENT, ONLY_MBPP, texts_from_environment
+from trl_spiral.evaluation.problems.code_sets import CODE_SETS, MBPP_SPLITS
+from trl_spiral.evaluation.problems.code_settings import ENVIRONMENT, ONLY_MBPP, texts_from_environment
 from trl_spiral.text.printable import say
 
 
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> None:
     at_least_one("--in-flight", args.in_flight)
     sampling, device = sampling_of(args), device_of(args)
     from trl_spiral.callbacks.mbpp import load_code_problems
-    from trl_spiral.engines.saved import saved_player
-    from trl_spiral.evaluation.code import (
+    from trl_spiral.engines.load import saved_player
+    from trl_spiral.evaluation.problems.code import (
         LIMITS,
         check_samples,
         check_sandbox,

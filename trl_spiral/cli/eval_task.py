@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     if args.number < 1:
         raise ValueError(f"`--number` ({args.number}) must be at least 1: nothing would be asked.")
     at_least_one("--in-flight", args.in_flight)
-    from trl_spiral.evaluation.code import check_samples
+    from trl_spiral.evaluation.problems.code import check_samples
 
     check_samples(args.samples, args.temperature)
     if args.chat_template_kwargs and args.prompt_style != "chat":
@@ -86,9 +86,9 @@ def run(args: argparse.Namespace) -> None:
         problems = task.problems(args.split, args.number)
     except Exception as error:  # whatever a user's task comes upon
         raise ValueError(f"The task {task.name!r} cannot make problems ({type(error).__name__}: {error}).") from error
-    from trl_spiral.engines.saved import saved_player
-    from trl_spiral.evaluation.comparison import compare_scores, comparison_table
-    from trl_spiral.evaluation.scores import answer_task, check_task, write_scores
+    from trl_spiral.engines.load import saved_player
+    from trl_spiral.evaluation.problems.comparison import compare_scores, comparison_table
+    from trl_spiral.evaluation.problems.tasks import answer_task, check_task, write_scores
 
     check_task(task, problems)
     player, engine = saved_player(args.model, sampling, args.prompt_style, device, args.chat_template_kwargs)

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Lists the games; plays none, and loads neither TextArena nor torch."""
-    from trl_spiral.games.catalogue import list_games
+    from trl_spiral.games.textarena import list_games
 
     games = list_games(args.text)
     if not games:

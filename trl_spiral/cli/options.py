@@ -11,7 +11,7 @@ from trl_spiral.types import Sampling
 
 
 if TYPE_CHECKING:
-    from trl_spiral.contestants import Contestants
+    from trl_spiral.engines.contestants import Contestants
 
 CONTESTANT = (
     "a model's folder (whole or LoRA adapter), its id on the Hub, a snapshot (run/opponents#step-40), an endpoint "
@@ -85,7 +85,7 @@ def at_least_one(name: str, value: int) -> None:
 
 def check_is_one(name: str, value: str) -> None:
     """Raises `ValueError` if an argument names several players, as a pool's folder does."""
-    from trl_spiral.contestants import read_names
+    from trl_spiral.engines.contestants import read_names
 
     if len(named := read_names([value])) > 1:
         raise ValueError(
@@ -101,7 +101,7 @@ def open_contestants(args: argparse.Namespace, names: Sequence[str], games: Sequ
         ValueError: If an argument is out of range, or as `make_contestants` does.
     """
     sampling, device = sampling_of(args), device_of(args)
-    from trl_spiral.contestants import make_contestants
+    from trl_spiral.engines.contestants import make_contestants
 
     return make_contestants(
         names,

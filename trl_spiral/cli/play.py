@@ -9,8 +9,8 @@ from typing import TextIO
 
 from trl_spiral.cli.options import CONTESTANT, add_contestant_arguments, check_is_one, open_contestants, read_games
 from trl_spiral.players import HumanPlayer, Player
-from trl_spiral.rollout import Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.selfplay.referee import Start, play, referee
 from trl_spiral.text.printable import one_line, say
 from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Turn, has_won
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from trl_spiral.engines.phases import SWITCHES, PhasedEngine
-from trl_spiral.rollout import Engine
+from trl_spiral.engines.swapping import SWITCHES, PhasedEngine
+from trl_spiral.selfplay.referee import Engine
 from trl_spiral.types import Reply, Request
 
 
@@ -27,14 +27,14 @@ class Router:
     Sends each request to the engine of its policy.
 
     Engines in this process work only while they are stepped, and remote ones, those with a `poll`, by themselves. So this
-    never waits for a remote engine while a local one has work. Nor does it let a [`~engines.phases.PhasedEngine`] load other
+    never waits for a remote engine while a local one has work. Nor does it let a [`~engines.swapping.PhasedEngine`] load other
     weights while another local engine has work, which may bring games back that those in place can serve: so all games
     against one opponent are played to their ends before the next is loaded.
 
     Args:
         engines (`Mapping[str, Engine]`):
             Engines by policy name. One may stand under several names.
-        default ([`~rollout.Engine`]):
+        default ([`~selfplay.referee.Engine`]):
             Answers all other policies.
     """
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from trl_spiral.games import Game
 from trl_spiral.intervals import METHODS, Estimate, bootstrap_mean, clustered_wilson
 from trl_spiral.players import Player
-from trl_spiral.rollout import Engine, Forfeit, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.selfplay.referee import Engine, Forfeit, Start, play, referee
 from trl_spiral.text.printable import cell
 from trl_spiral.types import FORFEITS, Episode, has_won
 
@@ -44,11 +44,11 @@ def play_matches(
             Where `player` sits.
         games (`int`):
             How many games.
-        engine ([`~rollout.Engine`], *optional*):
+        engine ([`~selfplay.referee.Engine`], *optional*):
             Answers players that ask one.
         seed (`int`, defaults to `0`):
             Seed of the series.
-        forfeit ([`~rollout.Forfeit`], *optional*):
+        forfeit ([`~selfplay.referee.Forfeit`], *optional*):
             What an illegal move costs.
 
     Returns:
@@ -312,7 +312,7 @@ def evaluate_matches(
     Args:
         game, player, rival, pairs, seed:
             As for `paired_starts`.
-        engine ([`~rollout.Engine`], *optional*):
+        engine ([`~selfplay.referee.Engine`], *optional*):
             Answers players that ask one.
         in_flight (`int`, defaults to `256`):
             Most games under way at once.

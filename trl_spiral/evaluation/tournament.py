@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from trl_spiral.games import Game
 from trl_spiral.players import Player
-from trl_spiral.rollout import Engine, Start, play, referee
 from trl_spiral.seeding import derive_seed
+from trl_spiral.selfplay.referee import Engine, Start, play, referee
 from trl_spiral.types import Episode
 
 
@@ -31,7 +31,7 @@ def round_robin(
             Who plays; two at least, of different names.
         pairs (`int`):
             Deals of each game for each two players.
-        engine ([`~rollout.Engine`], *optional*):
+        engine ([`~selfplay.referee.Engine`], *optional*):
             Answers players that ask one.
         seed (`int`, defaults to `0`):
             Seed of the deals and of all decisions.

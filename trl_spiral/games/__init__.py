@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from trl_spiral.games.base import Dealt, Game, Match, Traits, check_game, game_names, get_game, register_game
-from trl_spiral.games.catalogue import register_textarena_games
+from trl_spiral.games.textarena import register_textarena_games
 
 
 __all__ = ["Dealt", "Game", "Match", "Traits", "check_game", "game_names", "get_game", "register_game"]
@@ -48,7 +48,7 @@ def _register() -> None:
         return SimpleNegotiation()
 
     def rock_paper_scissors() -> Game:
-        from trl_spiral.games.rps import RockPaperScissors
+        from trl_spiral.games.rock_paper_scissors import RockPaperScissors
 
         return RockPaperScissors()
 

@@ -13,7 +13,7 @@ import re
 from itertools import permutations
 
 from trl_spiral.games.base import Dealt, Traits
-from trl_spiral.games.told import ToldMatch, bare_move
+from trl_spiral.games.dialogue import ToldMatch, bare_move
 from trl_spiral.types import Observation
 
 

@@ -12,7 +12,7 @@ import re
 from itertools import product
 
 from trl_spiral.games.base import Dealt, Game, Traits
-from trl_spiral.games.told import ToldMatch, bare_move
+from trl_spiral.games.dialogue import ToldMatch, bare_move
 from trl_spiral.seeding import derive_seed
 from trl_spiral.types import Observation
 

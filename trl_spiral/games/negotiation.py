@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trl_spiral.games.base import Game, Traits
-from trl_spiral.games.told import ToldMatch, bare_move
+from trl_spiral.games.dialogue import ToldMatch, bare_move
 from trl_spiral.types import Observation
 
 

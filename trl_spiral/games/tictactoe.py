@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from trl_spiral.games.base import get_game
-from trl_spiral.games.textarena import TextArenaGame
+from trl_spiral.games.textarena.adapter import TextArenaGame
 from trl_spiral.types import Observation
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from trl_spiral.opponents.matchmaking import SCHEMES, Candidate, Scheme, get_scheme, probabilities
+from trl_spiral.opponents.opponents import Matchmaker, Opponents
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.opponents.ratings import Played, Ratings
-from trl_spiral.opponents.seating import Matchmaker, Opponents
-from trl_spiral.opponents.snapshot_files import Snapshot
+from trl_spiral.opponents.snapshots import Snapshot
 from trl_spiral.opponents.spec import parse_opponents
 
 

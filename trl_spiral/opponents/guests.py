@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from trl_spiral.games import Game
 from trl_spiral.opponents.spec import HUMAN, POOL, SELF
 from trl_spiral.players import Player, scripted_player
-from trl_spiral.players.by_name import SCRIPTED
+from trl_spiral.players.names import SCRIPTED
 from trl_spiral.types import BASE, POLICY, Observation, Reply, Request, Turn
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 from trl_spiral.files import damage, link_tree, naming_full_disk, write_text
 from trl_spiral.opponents.ratings import Ratings
-from trl_spiral.opponents.snapshot_files import (
+from trl_spiral.opponents.snapshots import (
     FORMAT,
     Kind,
     OtherFormat,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trl_spiral.prompts import INSTRUCTION, read_move
+from trl_spiral.text.prompts import INSTRUCTION, read_move
 from trl_spiral.types import Observation, Reply, Request, Sampling, Turn
 
 

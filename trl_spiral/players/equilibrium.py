@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 
-from trl_spiral.games import kuhn, leduc, rps
+from trl_spiral.games import kuhn, leduc
+from trl_spiral.games import rock_paper_scissors as rps
 from trl_spiral.players.scripted import ScriptedPlayer, drawn_move
 from trl_spiral.types import Observation
 

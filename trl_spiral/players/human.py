@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from trl_spiral.prompts import read_move
 from trl_spiral.text.printable import say
+from trl_spiral.text.prompts import read_move
 from trl_spiral.types import Observation, Reply, Request, Turn
 
 

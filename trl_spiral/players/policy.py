@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from trl_spiral.prompts import PromptRenderer
+from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import POLICY, Observation, Reply, Request, Sampling, Turn
 
 
@@ -13,7 +13,7 @@ class PolicyPlayer:
     Asks a language model for its moves.
 
     Args:
-        renderer ([`~prompts.PromptRenderer`]):
+        renderer ([`~text.prompts.PromptRenderer`]):
             Renders observations for the model's tokenizer and reads its replies.
         sampling ([`~types.Sampling`]):
             How replies are drawn.

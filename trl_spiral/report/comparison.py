@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from trl_spiral.evaluation.comparison import COMPARISON_METHODS, Standing, asked_differently
-from trl_spiral.evaluation.scores import ScoredReply
+from trl_spiral.evaluation.problems.comparison import COMPARISON_METHODS, Standing, asked_differently
+from trl_spiral.evaluation.problems.tasks import ScoredReply
 from trl_spiral.intervals import Estimate
 from trl_spiral.report.shell import assemble, finite
 from trl_spiral.tasks import Task, get_task, task_names

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trl_spiral.collapse import CollapseWarning, warnings_in
 from trl_spiral.evaluation.transcripts import GAMES, read_games
-from trl_spiral.first_batches import KEY, FirstBatches
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER, OpponentPool
 from trl_spiral.opponents.ratings import Rating
 from trl_spiral.opponents.transitivity import Matrix, cycles
+from trl_spiral.selfplay.first_batches import KEY, FirstBatches
+from trl_spiral.selfplay.monitoring import CollapseWarning, warnings_in
 from trl_spiral.text.secrets import redact_all
 from trl_spiral.text.shapes import Anything, parse
 
@@ -65,7 +65,7 @@ class Run:
         step, max_steps (`int`):
             Optimizer steps taken, of how many.
         warnings (`list[CollapseWarning]`):
-            Warnings of the first batches and of collapse; see [`~first_batches`] and [`~collapse`].
+            Warnings of the first batches and of collapse; see [`~selfplay.first_batches`] and [`~selfplay.monitoring`].
         history (`list[dict]`):
             The trainer's log: one entry of metrics per time of logging, `step` among them.
         description (`dict`):
@@ -82,7 +82,7 @@ class Run:
             Three of whom each beats the next.
         grades (`list[dict]`):
             Of each game whose exploitability was graded, the newest grade: what the policy and a perfect opponent do at
-            each information state; see [`~evaluation.policy_tables`].
+            each information state; see [`~evaluation.exact.policy_tables`].
     """
 
     name: str

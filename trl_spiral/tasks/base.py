@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trl_spiral.completions import Completion, RepliesReward
-from trl_spiral.prompts import PromptRenderer, extract_move
+from trl_spiral.text.completions import Completion, RepliesReward
+from trl_spiral.text.prompts import PromptRenderer, extract_move
 from trl_spiral.types import Message
 
 
@@ -189,9 +189,9 @@ class TaskReward(RepliesReward):
     Args:
         task ([`Task`] or `str`):
             The task that the rows are of, or its name.
-        renderer ([`~prompts.PromptRenderer`], *optional*):
+        renderer ([`~text.prompts.PromptRenderer`], *optional*):
             To be given with TRL's own trainer where the chat template opens the thinking: `PromptRenderer(tokenizer)`, with the
-            trainer's `chat_template_kwargs`. [`AlgorithmTrainer`] sets it by itself; see [`~completions.RepliesReward`].
+            trainer's `chat_template_kwargs`. [`AlgorithmTrainer`] sets it by itself; see [`~text.completions.RepliesReward`].
     """
 
     def __init__(self, task: Task | str, renderer: PromptRenderer | None = None) -> None:

@@ -48,7 +48,7 @@ class ControlText:
     family uses. Runs of spaces, single characters and words that were added to a vocabulary are ordinary text.
 
     Args:
-        tokenizer ([`~prompts.Tokenizer`]):
+        tokenizer ([`~text.prompts.Tokenizer`]):
             The tokenizer.
     """
 

@@ -1,0 +1,127 @@
+"""
+One model, 20 positions, every way to generate: moves must be equally likely in all of them, and as one forward pass says.
+"""
+
+from collections import Counter
+
+import pytest
+
+from trl_spiral.types import Request, Sampling
+
+
+pytestmark = pytest.mark.vllm
+
+POSITIONS, SAMPLES = 20, 1000
+# A chi-square below this would come up in one of a thousand honest comparisons; here are 80, on fixed seeds.
+LEAST_P = 1e-3
+SAMPLING = Sampling(temperature=0.9, max_new_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def requests(tokenizer, seen):
+    """The same thousand questions at each position, each with a seed of its own."""
+    from trl_spiral.text.prompts import PromptRenderer
+
+    renderer = PromptRenderer(tokenizer)
+    prompts = list(dict.fromkeys(renderer.prompt(observation) for observation, _ in seen))
+    chosen = prompts[:: len(prompts) // POSITIONS][:POSITIONS]
+    return [
+        Request(prompt, SAMPLING, seed=1000 * place + n) for place, prompt in enumerate(chosen) for n in range(SAMPLES)
+    ]
+
+
+@pytest.fixture(scope="module")
+def moves(requests, vllm_model_dir):
+    """How often each reply came, by way of generating and position."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    from tests.helpers.vllm_in_process import vllm_in_process
+    from tests.helpers.vllm_server import vllm_server
+    from trl_spiral.engines.http.vllm_server import ServerEngine
+    from trl_spiral.engines.local.continuous import ContinuousEngine
+    from trl_spiral.engines.local.transformers import TransformersEngine
+    from trl_spiral.engines.vllm.colocated import VLLMEngine
+
+    def ask(engine):
+        for ticket, request in enumerate(requests):
+            engine.add(ticket, request)
+        counts = [Counter() for _ in range(POSITIONS)]
+        answered = 0
+        while answered < len(requests):
+            for ticket, reply in engine.step():
+                counts[ticket // SAMPLES][reply.completion_ids] += 1
+                answered += 1
+        return counts
+
+    model = AutoModelForCausalLM.from_pretrained(vllm_model_dir, dtype=torch.float32).eval()
+    config = GenerationConfig(
+        pad_token_id=model.config.pad_token_id, eos_token_id=model.config.eos_token_id, do_sample=True
+    )
+    found = {"transformers": ask(TransformersEngine(model, config))}
+    continuous = ContinuousEngine(model, config)
+    found["continuous batching"] = ask(continuous)
+    continuous.close()
+    with vllm_in_process(vllm_model_dir, max_num_seqs=128) as llm:
+        found["vLLM"] = ask(VLLMEngine(llm))
+    with vllm_server(vllm_model_dir, max_num_seqs=128) as server, ServerEngine(server.base_url) as engine:
+        found["vLLM server"] = ask(engine)
+    return found
+
+
+def p_value(first, second):
+    """Of the chi-square test that two tables of counts come from one distribution. Rare replies count as one."""
+    from scipy.stats import chi2_contingency
+
+    common = [reply for reply in first if first[reply] + second[reply] >= 20]
+    table = [[counts[reply] for reply in common] for counts in (first, second)]
+    rest = [counts.total() - sum(row) for counts, row in zip((first, second), table, strict=True)]
+    if sum(rest):
+        table = [[*row, other] for row, other in zip(table, rest, strict=True)]
+    return chi2_contingency(table).pvalue if len(table[0]) > 1 else 1.0
+
+
+class TestMoves:
+    @pytest.mark.parametrize("way", ["continuous batching", "vLLM", "vLLM server"])
+    def test_are_as_likely_as_with_transformers(self, way, moves):
+        for position in range(POSITIONS):
+            assert p_value(moves["transformers"][position], moves[way][position]) > LEAST_P
+
+    @pytest.mark.parametrize("way", ["transformers", "continuous batching", "vLLM", "vLLM server"])
+    def test_are_as_likely_as_one_forward_pass_says(self, way, moves, requests, vllm_model_dir):
+        import torch
+        from scipy.stats import chisquare
+        from transformers import AutoModelForCausalLM
+
+        from trl_spiral.engines.local.scoring import reply_logprobs
+
+        model = AutoModelForCausalLM.from_pretrained(vllm_model_dir, dtype=torch.float32).eval()
+        for position, counts in enumerate(moves[way]):
+            replies = [reply for reply, _ in counts.most_common(30)]
+            prompt = requests[position * SAMPLES].prompt_ids
+            likely = (
+                reply_logprobs(model, [prompt] * len(replies), replies, [SAMPLING.temperature])[:, 0].exp().tolist()
+            )
+            kept = [(counts[reply], SAMPLES * p) for reply, p in zip(replies, likely, strict=True) if SAMPLES * p >= 5]
+            seen = [count for count, _ in kept] + [SAMPLES - sum(count for count, _ in kept)]
+            expected = [p for _, p in kept] + [SAMPLES - sum(p for _, p in kept)]
+            if expected[-1] < 5:  # too little for a class of its own
+                seen[-2:], expected[-2:] = [sum(seen[-2:])], [sum(expected[-2:])]
+            assert chisquare(seen, expected).pvalue > LEAST_P
+
+    def test_tell_another_temperature_apart(self, moves, requests, vllm_model_dir):
+        """The tests above can fail: 0.9 against 0.3. Not everywhere, since the model takes some moves for equal."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from trl_spiral.engines.local.scoring import reply_logprobs
+
+        model = AutoModelForCausalLM.from_pretrained(vllm_model_dir, dtype=torch.float32).eval()
+        apart = 0
+        for position, counts in enumerate(moves["vLLM"]):
+            replies = [reply for reply, _ in counts.most_common(30)]
+            prompt = requests[position * SAMPLES].prompt_ids
+            other = reply_logprobs(model, [prompt] * len(replies), replies, [0.3])[:, 0].exp().tolist()
+            imagined = Counter({reply: round(SAMPLES * p) for reply, p in zip(replies, other, strict=True)})
+            apart += p_value(counts, imagined) < LEAST_P
+        assert apart > POSITIONS / 2

@@ -1,0 +1,157 @@
+"""Two ranks, a real vLLM server, and what goes wrong between them."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from tests.helpers.faulty_proxy import faulty_proxy
+from tests.helpers.vllm_server import vllm_server
+from tests.training.test_two_ranks import SCRIPT, Launched, launch
+
+
+pytestmark = pytest.mark.vllm
+
+GAMES = ("TicTacToe-v0", "Sum-v0")
+# Seconds from a failure to the end of all ranks, of which 30 are spent waiting for the server to come back.
+PATIENCE = 60
+# Rows of a batch on both ranks, and by and large the completions for it.
+BATCH = 32
+
+
+@pytest.fixture(scope="module")
+def server(vllm_model_dir):
+    with vllm_server(vllm_model_dir) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server):
+    with faulty_proxy(server.base_url) as proxy:
+        yield proxy
+
+
+def run(folder, model, proxy, **changes):
+    """Two ranks, eight steps, two batches."""
+    config = dict(
+        output_dir=str(folder / "run"),
+        use_vllm=True,
+        vllm_mode="server",
+        vllm_server_base_url=proxy.base_url,
+        max_steps=8,
+    )
+    settings = dict(name="run", model=model, games=GAMES, config={**config, **changes})
+    (folder / "run.json").write_text(json.dumps([settings]))
+    return launch(SCRIPT, folder / "run.json"), time.monotonic()
+
+
+class Clock:
+    """When something happened."""
+
+    def __init__(self):
+        self.time = None
+
+    def start(self):
+        self.time = time.monotonic()
+
+
+class TestAServer:
+    def test_that_fails_for_ten_seconds_costs_ten_seconds(self, vllm_model_dir, proxy, tmp_path):
+        proxy.at[BATCH // 2] = lambda: setattr(proxy, "fail_for", 10.0)
+        done, _ = run(tmp_path, vllm_model_dir, proxy)
+
+        assert done.returncode == 0, done.stderr
+        assert proxy.failures > 1
+        ran = Launched(tmp_path, "run")
+        assert ran.ranks[0]["history"] == ran.ranks[1]["history"]
+        # One reply for each turn, however often it was asked for.
+        turns = sum(
+            len(seat.turns)
+            for batches in ran.batches
+            for _, episodes, _ in batches
+            for episode in episodes
+            for seat in episode.trajectories
+        )
+        assert proxy.completions == turns
+
+    def test_that_is_gone_ends_the_run_on_both_ranks(self, vllm_model_dir, server, proxy, tmp_path):
+        clock = Clock()
+
+        def die():
+            clock.start()
+            server.kill()
+
+        proxy.at[BATCH // 2] = die
+        try:
+            done, ended = run(tmp_path, vllm_model_dir, proxy)
+        finally:
+            server.restart()
+
+        assert done.returncode != 0
+        assert f"The server at {proxy.base_url} has answered nothing for 30 seconds" in done.stderr
+        assert ended - clock.time < PATIENCE
+
+    def test_that_comes_back_is_given_the_weights_again(self, vllm_model_dir, server, proxy, tmp_path):
+        """In the second batch, when the weights are no longer those in the server's folder."""
+        threads = []
+
+        def restart():
+            threads.append(threading.Thread(target=server.restart))
+            threads[0].start()
+
+        proxy.at[BATCH * 2] = restart
+        # It takes some 20 seconds, and longer on a machine that is busy.
+        done, _ = run(tmp_path, vllm_model_dir, proxy, vllm_server_patience=120)
+        for thread in threads:
+            thread.join()
+
+        assert threads
+        assert done.returncode == 0, done.stderr
+        assert "was started again" in done.stderr
+        ran = Launched(tmp_path, "run")
+        differences = [
+            entry["selfplay/logprob_difference/max"]
+            for entry in ran.ranks[0]["history"]
+            if "selfplay/logprob_difference/max" in entry
+        ]
+        assert len(differences) == 2
+        assert max(differences) < 1e-5
+
+    def test_that_leaves_log_probabilities_out_ends_the_run(self, vllm_model_dir, proxy, tmp_path):
+        clock = Clock()
+
+        def spoil(answer):
+            if clock.time is None and proxy.completions > BATCH // 2:
+                clock.start()
+                answer["choices"][0]["logprobs"]["token_logprobs"].pop()
+
+        proxy.spoil = spoil
+        done, ended = run(tmp_path, vllm_model_dir, proxy)
+
+        assert done.returncode != 0
+        assert f"{proxy.base_url}/v1/completions answered with" in done.stderr
+        assert "There must be one for each" in done.stderr
+        assert "has failed, and this rank stops with it" in done.stderr
+        assert ended - clock.time < PATIENCE
+
+
+class TestTwoRanks:
+    def test_lose_no_row_and_agree(self, vllm_model_dir, proxy, tmp_path):
+        done, _ = run(tmp_path, vllm_model_dir, proxy, max_steps=20)
+
+        assert done.returncode == 0, done.stderr
+        ran = Launched(tmp_path, "run")
+        assert ran.ranks[0]["estimator"] == ran.ranks[1]["estimator"]
+        assert ran.ranks[0]["history"] == ran.ranks[1]["history"]
+        for batches in ran.batches:
+            kept = 0
+            for rows, episodes, _ in batches:
+                written = sum(len(seat.turns) for episode in episodes for seat in episode.trajectories)
+                kept += written - len(rows)
+                assert kept >= 0
+            assert len(batches) == 5
+        logged = [entry for entry in ran.ranks[0]["history"] if "selfplay/kept_rows" in entry]
+        for number, entry in enumerate(logged[: len(ran.batches[0])]):
+            own = [batches[number][2]["selfplay/kept_rows"] for batches in ran.batches]
+            assert entry["selfplay/kept_rows"] == sum(own) / 2

@@ -1,0 +1,165 @@
+"""Grading a policy exactly: theory's numbers come out of the same path that a language model goes through."""
+
+import math
+
+import pytest
+
+from tests.helpers.precision import in_double
+from trl_spiral.evaluation.exact.tictactoe import best_response, grade_distribution, grade_tictactoe
+from trl_spiral.evaluation.matches import play_matches, tally
+from trl_spiral.games import get_game
+from trl_spiral.games.tictactoe import (
+    NAME,
+    decision_boards,
+    empty_cells,
+    exact_outcome,
+    minimax_moves,
+    minimax_policy,
+    uniform_policy,
+)
+from trl_spiral.players import RandomPlayer
+from trl_spiral.text.prompts import PromptRenderer
+
+
+def pairs(tokenizer):
+    """(board, cell, is the reply `\\boxed{[cell]}`) of every row that is scored: each cell in four ways."""
+    renderer = PromptRenderer(tokenizer)
+    ways = {}
+    for cell in range(9):
+        boxed = renderer.reply(f"\\boxed{{[{cell}]}}")
+        replies = {renderer.reply(text) for text in (f"\\boxed{{{cell}}}", f"[{cell}]", f"{cell}")} | {boxed}
+        ways[cell] = [reply == boxed for reply in sorted(replies)]
+    rows = [(board, cell, boxed) for board in decision_boards() for cell in empty_cells(board) for boxed in ways[cell]]
+    return rows
+
+
+class TestGradeTicTacToe:
+    def test_a_uniform_policy_gets_the_numbers_of_random_play(self, tokenizer):
+        def score(prompts, replies):
+            return [[-math.log(len(empty_cells(b))) if boxed else -math.inf for b, _, boxed in pairs(tokenizer)]]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        # Random against random, first seat: GAMES and every table of the game say .5849 / .1270 / .2881.
+        assert report.outcomes["random", 0].win == pytest.approx(0.58492, abs=1e-5)
+        assert report.outcomes["random", 0].draw == pytest.approx(0.12698, abs=1e-5)
+        assert report.outcomes["random", 1].win == pytest.approx(0.28810, abs=1e-5)
+        assert report.mean("random", "illegal") == pytest.approx(0.0, abs=1e-12)
+
+    def test_a_perfect_policy_never_loses(self, tokenizer):
+        def score(prompts, replies):
+            return [
+                [
+                    math.log(1 / len(minimax_moves(board))) if boxed and cell in minimax_moves(board) else -math.inf
+                    for board, cell, boxed in pairs(tokenizer)
+                ]
+            ]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        assert report.mean("minimax", "draw") == pytest.approx(1.0)
+        assert report.outcomes["random", 0].win == pytest.approx(0.96781, abs=1e-5)
+        assert report.mean("random", "non_loss") == pytest.approx(1.0)
+
+    def test_what_is_missing_from_one_is_an_illegal_reply(self, tokenizer):
+        def score(prompts, replies):
+            return [[math.log(0.5 / len(empty_cells(b))) if boxed else -math.inf for b, _, boxed in pairs(tokenizer)]]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        # Half of all replies are illegal: the first seat gets its first move in with 1/2, its second with 1/4, …
+        assert report.outcomes["random", 0].illegal > 0.5
+        assert report.outcomes["random", 0].loss >= report.outcomes["random", 0].illegal
+
+    def test_a_bare_move_counts_as_one(self, tokenizer):
+        def score(prompts, replies):
+            bare = {PromptRenderer(tokenizer).reply(str(cell)) for cell in range(9)}
+            counts = [len(empty_cells(board)) for board, _, _ in pairs(tokenizer)]
+            return [[-math.log(n) if r in bare else -math.inf for n, r in zip(counts, replies, strict=True)]]
+
+        (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
+
+        # A policy that had left out the box once graded as if it broke the rules, though every game took its moves.
+        assert report.outcomes["random", 0].win == pytest.approx(0.58492, abs=1e-5)
+        assert report.mean("random", "illegal") == pytest.approx(0.0, abs=1e-12)
+
+    def test_prompts_that_open_a_thought_leave_no_reply_that_is_a_move(self, tokenizer):
+        with pytest.raises(ValueError, match=r"opens a thought, so that no reply is the move \[0\] alone"):
+            grade_tictactoe(PromptRenderer(tokenizer, "r1"), lambda prompts, replies: [[0.0] * len(replies)])
+
+    def test_a_floor_changes_nothing_that_matters(self, tokenizer, model_dir):
+        from transformers import AutoModelForCausalLM
+
+        from trl_spiral.engines.local.scoring import reply_logprobs
+
+        model, renderer = in_double(AutoModelForCausalLM.from_pretrained(model_dir)), PromptRenderer(tokenizer)
+        reports = [
+            grade_tictactoe(
+                renderer, lambda p, r, f=floor: reply_logprobs(model, p, r, [1.0, 0.25], floor=f).T.tolist()
+            )
+            for floor in (-math.inf, -18.0)
+        ]
+
+        for whole, cut in zip(*reports, strict=True):
+            assert cut.metrics() == pytest.approx(whole.metrics(), abs=1e-5)
+
+    def test_a_real_model_is_graded_as_it_plays(self, tokenizer, model_dir):
+        from transformers import AutoModelForCausalLM
+
+        from trl_spiral.engines.local.scoring import reply_logprobs
+        from trl_spiral.engines.local.transformers import TransformersEngine
+        from trl_spiral.players import PolicyPlayer
+        from trl_spiral.types import Sampling
+
+        model = AutoModelForCausalLM.from_pretrained(model_dir)
+        model.generation_config.pad_token_id = tokenizer.pad_token_id
+        renderer = PromptRenderer(tokenizer)
+        (report,) = grade_tictactoe(renderer, lambda p, r: reply_logprobs(model, p, r, [0.5]).T.tolist())
+        player = PolicyPlayer(renderer, Sampling(temperature=0.5, max_new_tokens=8))
+        games = 1500
+        episodes = play_matches(
+            get_game(NAME), player, RandomPlayer(), 0, games, TransformersEngine(model, model.generation_config)
+        )
+        shares = tally(episodes, 0)
+        exact = report.outcomes["random", 0]
+
+        # Five standard deviations of a share of 1500 games are at most 0.065.
+        assert shares["win"] == pytest.approx(exact.win, abs=0.065)
+        assert shares["illegal"] == pytest.approx(exact.illegal, abs=0.065)
+
+
+class TestBestResponse:
+    def test_moving_first_against_random_play_it_wins_what_it_is_known_to_win(self):
+        responder = exact_outcome(best_response(uniform_policy, 0), uniform_policy, 0)
+
+        # From our table of oracles: .9948 won, none lost, .0052 drawn.
+        assert responder.win == pytest.approx(0.9948, abs=5e-5)
+        assert responder.draw == pytest.approx(0.0052, abs=5e-5)
+        assert responder.loss == 0.0
+        # The report has it from the policy's side, in the other seat.
+        reported = grade_distribution(uniform_policy).outcomes["best_response", 1]
+        assert (reported.win, reported.draw, reported.loss) == pytest.approx(
+            (responder.loss, responder.draw, responder.win)
+        )
+
+    def test_draws_against_perfect_play(self):
+        metrics = grade_distribution(minimax_policy).metrics()
+
+        assert metrics["best_response/seat0/draw"] == pytest.approx(1.0)
+        assert metrics["best_response/seat1/draw"] == pytest.approx(1.0)
+        assert metrics["best_response/non_loss"] == pytest.approx(1.0)
+
+    def test_always_beats_a_habit_that_can_be_beaten(self):
+        # The first empty cell, every time: 0, then 1, then 2 unless somebody is in the way, and never a thought of that.
+        metrics = grade_distribution(lambda board: {empty_cells(board)[0]: 1.0}).metrics()
+
+        assert metrics["best_response/seat0/loss"] == metrics["best_response/seat1/loss"] == 1.0
+
+    def test_counts_on_illegal_replies(self):
+        # Perfect, but speechless where the game began in the last corner: whoever knows begins there.
+        def player(board):
+            return {} if board == "........O" else minimax_policy(board)
+
+        outcome = grade_distribution(player).outcomes["best_response", 1]
+
+        assert (outcome.loss, outcome.illegal) == (1.0, 1.0)

@@ -1,0 +1,416 @@
+import copy
+import json
+import random
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import permutations, product
+
+import pytest
+
+from tests.helpers.games import LastStone
+from tests.helpers.hostile_replies import any_move, opening, replay, views
+from trl_spiral.cli import main
+from trl_spiral.games import base, game_names, get_game, register_game
+from trl_spiral.games.textarena import FAMILIES, REFUSED, family_of, list_games, talk
+from trl_spiral.games.textarena.unsupported import FILES, JUDGE, ONE, PYTHON
+from trl_spiral.types import Ending
+
+
+def squares(files: str, ranks: int) -> list[str]:
+    return [f"{file}{rank}" for file in files for rank in range(1, ranks + 1)]
+
+
+# Everything that could be a move, by game: what the environment takes on a copy of itself must be just what is listed.
+COULD_BE_MOVES = {
+    "ConnectFour-v0": [f"[col {column}]" for column in range(8)],
+    "Nim-v0-medium": [f"[{pile} {count}]" for pile in range(5) for count in range(9)],
+    "SimpleTak-v0": [f"[{cell}]" for cell in range(18)],
+    "WildTicTacToe-v0": [f"[{mark} {cell}]" for mark in "XO" for cell in range(10)],
+    "QuantumTicTacToe-v0": [f"[{a},{b}]" for a in range(10) for b in range(10)],
+    "UltimateTicTacToe-v0": [f"[{a} {b}]" for a in range(9) for b in range(9)],
+    "Othello-v0-tiny": [f"[{row}, {column}]" for row in range(5) for column in range(5)],
+    "Breakthrough-v0-tiny": [f"[{a}{b}]" for a, b in permutations(squares("abcde", 5), 2)],
+    "Alquerque-v0": [f"[{a} {b}]" for a, b in permutations(squares("abcde", 5), 2)],
+    "Crusade-v0": [f"[{a} {b}]" for a, b in permutations(squares("abcdefgh", 8), 2)],
+    "LinesOfAction-v0": [f"[{a}{b}]" for a, b in permutations(squares("abcdefgh", 8), 2)],
+    "Chopsticks-v0": [
+        *(f"[attack {a} {b}]" for a in range(3) for b in range(3)),
+        *(f"[split {a} {b}]" for a in range(10) for b in range(10)),
+    ],
+    "ThreePlayerTicTacToe-v0": [f"[{cell}]" for cell in range(27)],
+    "Battleship-v0": [f"[{row}{column}]" for row in "abcdef" for column in range(7)],
+    "MemoryGame-v0": [f"[{a} {b} {c} {d}]" for a, b, c, d in product(range(4), repeat=4) if (a, b) < (c, d)],
+    "ColonelBlotto-v0-small": [f"[A{a} B{b} C{c}]" for a, b, c in product(range(0, 21), repeat=3) if a + b + c < 22],
+    "KuhnPoker-v0": ["[check]", "[bet]", "[call]", "[fold]"],
+    "IndianPoker-v0": [
+        *("[check]", "[call]", "[fold]"),
+        *(f"[{verb} {amount}]" for verb in ("bet", "raise") for amount in range(120)),
+    ],
+    "Briscola-v0": [f"[play {card}]" for card in range(5)],
+    "GermanWhist-v0": [f"[play {card}]" for card in range(15)],
+    "Golf-v0": [
+        *("[draw]", "[take]", "[discard]", "[knock]"),
+        *(f"[{verb} {row} {column}]" for verb in ("swap", "peek") for row in range(4) for column in range(4)),
+    ],
+    "GameOfPureStrategy-v0": [f"[{card}]" for card in ("A", *range(1, 12), "J", "Q", "K")],
+    "HighSociety-v0": [f"[{card}]" for card in range(13)],
+    # All but moving a disk to where it is, which the environment also takes.
+    "TowerOfHanoi-v0-medium": [f"[{a} {b}]" for a, b in permutations("ABCD", 2)],
+    "IteratedUltimatumGame-v0": ["[accept]", "[reject]", *(f"[offer: ${amount}]" for amount in range(60))],
+}
+
+
+def takes(match, move: str) -> bool:
+    """Whether the environment itself takes a move, tried on a copy."""
+    env = copy.deepcopy(match._env)
+    with redirect_stdout(StringIO()):
+        env.step(move)
+    state = env.state
+    return not (state.error_count or state.made_invalid_move)
+
+
+class TestFamilies:
+    def test_and_refusals_cover_every_id_of_textarena(self):
+        from textarena.envs.registration import ENV_REGISTRY
+
+        ids = {name for name in ENV_REGISTRY if not name.endswith(("-raw", "-train"))}
+        played = {name for family in FAMILIES for name in family.names}
+
+        assert len(ids) >= 238  # our own games are registered with TextArena too
+        assert played.isdisjoint(REFUSED)
+        # Tic-tac-toe comes with its oracles.
+        assert {name for name in ids if get_or_none(name) is None} <= set(REFUSED)
+        assert played | set(REFUSED) | {"TicTacToe-v0"} <= ids
+
+    def test_hold_no_game_twice(self):
+        names = [name for family in FAMILIES for name in family.names]
+
+        assert len(names) == len(set(names))
+        assert set(names) <= set(game_names())
+
+    @pytest.mark.parametrize("name", COULD_BE_MOVES)
+    def test_list_just_the_moves_that_the_environment_takes(self, name):
+        game = get_game(name)
+        for plies in (0, 3, 6, 11):
+            if len(COULD_BE_MOVES[name]) > 1000 and plies < 11:
+                continue  # a second's worth of copies
+            match = replay(game, 5, opening(game, 5, plies))
+
+            accepted = {move for move in COULD_BE_MOVES[name] if takes(match, move)}
+
+            assert set(match.legal_actions()) == accepted
+
+    def test_list_just_the_cards_that_can_be_played_or_discarded(self):
+        # All but drawing, which the environment also takes where it brings no card.
+        cards = [f"{rank}{suit}" for rank in "A23456789JQK" for suit in "♠♥♦♣"]
+        candidates = [f"[{verb} {card} {pile}]" for verb in ("play", "discard") for card in cards for pile in range(4)]
+        match = replay(get_game("SpiteAndMalice-v0"), 5, opening(get_game("SpiteAndMalice-v0"), 5, 60))
+
+        accepted = {move for move in candidates if takes(match, move)}
+
+        assert set(match.legal_actions()) - {"[draw]"} == accepted
+        assert any(move.startswith("[play") for move in accepted)
+
+    @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.game.name)
+    def test_say_truly_where_legal_moves_come_from(self, family):
+        game = family.make(family.names[0])
+        match, rng, lists = game.start(3), random.Random(3), []
+        while match.to_move is not None:
+            lists.append(match.legal_actions())
+            match.apply(any_move(match, rng))
+        listed = [moves for moves in lists if moves is not None]
+
+        assert (len(listed) == len(lists)) == (family.source in ("state", "rules"))
+        assert (not listed) == (family.source == "none")
+        assert family.source != "rules" or len(set(listed)) == 1
+        assert game.traits.free_text == (family.source in ("none", "decisions"))
+
+
+def get_or_none(name: str):
+    return get_game(name) if name in game_names() else None
+
+
+class TestRefusals:
+    FIRST = {why: name for name, why in reversed(REFUSED.items())}
+
+    @pytest.mark.parametrize("name", [name for name, why in REFUSED.items() if why == ONE and "Sokoban" not in name])
+    def test_of_one_seat_are_true(self, name):
+        import textarena
+
+        with pytest.raises(AssertionError, match="The number of players has to be 1"):
+            textarena.make(f"{name}-raw").reset(2, 0)
+
+    @pytest.mark.parametrize(
+        ("why", "error"),
+        [(PYTHON, SyntaxError), (f"{ONE}; {PYTHON}", SyntaxError), (JUDGE, ValueError), (FILES, FileNotFoundError)],
+    )
+    def test_for_what_is_missing_are_true(self, why, error, monkeypatch):
+        import textarena
+
+        if error is SyntaxError and sys.version_info >= (3, 12):
+            pytest.skip("their sources can be read from Python 3.12 on")
+        monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+        for name in (name for name, reason in REFUSED.items() if reason == why):
+            with pytest.raises(error):
+                textarena.make(f"{name}-raw").reset(2, 0)
+
+    def test_of_tak_is_true(self):
+        import textarena
+
+        env = textarena.make("Tak-v0-raw")
+        env.reset(2, 0)
+        with pytest.raises(TypeError, match="player_ids"):
+            for column in range(4):
+                env.step(f"[place () {{(0,{column}): [F0]}}]")
+                env.step(f"[place () {{(2,{column}): [F1]}}]")
+
+    def test_of_stratego_is_true(self):
+        import textarena
+
+        env = textarena.make("Stratego-v0-raw")
+        env.reset(2, 0)
+
+        # The board that seat 1 is told shows seat 0's pieces by their ranks, and its own as question marks.
+        board = env.state.observations[1][-1][1]
+        assert "MS" in board and "?" in board.split("\nG")[1]
+
+
+class TestSimultaneousGames:
+    @pytest.mark.parametrize(
+        "family", [family for family in FAMILIES if family.simultaneous], ids=lambda f: f.game.name
+    )
+    def test_hide_a_choice_until_all_have_chosen(self, family):
+        game = family.make(family.names[0])
+        moves = []
+        if family.source == "decisions" or "Auction" in game.name:  # what is said is meant to be heard
+            match = game.start(1)
+            while (match.legal_actions() is None) and "Conversation phase complete" not in match.observe(0).update:
+                moves.append(match.sample(random.Random(0)))
+                match.apply(moves[-1])
+        match = replay(game, 1, moves)
+        first = match.to_move
+        others = [seat for seat in range(game.traits.seats) if seat != first]
+        if "Auction" in game.name:
+            choices = ["[Bid on Item 0: 1]", "[Bid on Item 0: 99] [Bid on Item 1: 7]"]
+        elif match.legal_actions() is None:
+            choices = [match.sample(random.Random(seed)) for seed in range(8)]
+        else:
+            choices = list(match.legal_actions())
+
+        seen = []
+        for choice in dict.fromkeys(choices):
+            chosen = replay(game, 1, [*moves, choice])
+            assert chosen.to_move in others
+            seen.append((views(chosen, others), chosen.legal_actions()))
+
+        assert len(seen) > 1
+        assert all(view == seen[0] for view in seen)
+
+
+class TestStuckGames:
+    def test_are_drawn_where_nobody_can_win_any_more(self):
+        game = get_game("UltimateTicTacToe-v0")
+        endings = [finish(game, seed) for seed in range(40)]
+        stuck = [match for match in endings if match.detail == "no legal move left"]
+
+        # 62 of 400 random games, before the adapter ends them.
+        assert stuck
+        assert {(match.ending, match.returns) for match in stuck} == {(Ending.FINISHED, (0.0, 0.0))}
+
+    def test_of_indian_poker_go_to_the_chip_leader(self):
+        game = get_game("IndianPoker-v0")
+        endings = [finish(game, seed) for seed in range(40)]
+        stuck = [match for match in endings if match.detail == "no legal move left"]
+
+        assert stuck
+        for match in stuck:
+            chips = match._env.state.game_state["player_chips"]
+            assert match.returns == ((1.0, -1.0) if chips[0] > chips[1] else (-1.0, 1.0))
+
+    def test_of_spite_and_malice_go_to_who_has_fewer_cards_left(self):
+        game = get_game("SpiteAndMalice-v0")
+        match = next(match for seed in range(20) if (match := finish(game, seed)).detail == "no legal move left")
+
+        left = [len(match._env.players[seat]["payoff"]) for seat in (0, 1)]
+        assert match.returns == ((left[1] > left[0]) - (left[1] < left[0]), (left[0] > left[1]) - (left[0] < left[1]))
+
+
+def finish(game, seed: int):
+    match, rng = game.start(seed), random.Random(seed)
+    while match.to_move is not None:
+        match.apply(any_move(match, rng))
+    return match
+
+
+class TestMoves:
+    @pytest.mark.parametrize(
+        ("name", "written", "canonical"),
+        [
+            ("ConnectFour-v0-large", "col 14", "[col 14]"),
+            ("Othello-v0", "[2 3]", "[2, 3]"),
+            ("Othello-v0", "Skip", "[skip]"),
+            ("WildTicTacToe-v0", "x 4", "[X 4]"),
+            ("SantoriniBaseFixed-v0", "n1 c2 d2 e2", "[N1C2D2E2]"),
+            ("Chopsticks-v0", "SPLIT  2 0", "[split 2 0]"),
+            ("MemoryGame-v0", "1 1 0 2", "[0 2 1 1]"),
+            ("LiarsDice-v0", "Bid 3 4", "[bid: 3, 4]"),
+            ("Snake-v0", "w", "[up]"),
+            ("IteratedRockPaperScissors-v0", "P", "[paper]"),
+            ("ColonelBlotto-v0", "C: 10, a 10", "[A10 B0 C10]"),
+            ("IteratedTwoThirdsAverage-v0", "33.50", "[33.5]"),
+            ("GameOfPureStrategy-v0", "q", "[Q]"),
+            ("SpiteAndMalice-v0", "Play a♠ 0", "[play A♠ 0]"),
+            ("Poker-v0", "[Raise  40]", "[raise 40]"),
+            ("SimpleNegotiation-v0", "offer 2 sheep -> 1 ORE, 3 Bricks", "[Offer: 2 Sheep -> 1 Ore, 3 Brick]"),
+            (
+                "SimpleBlindAuction-v0",
+                "[Bid on Item 3: 5] [bid on item 0: 7]",
+                "[Bid on Item 0: 7] [Bid on Item 3: 5]",
+            ),
+            ("SimpleBlindAuction-v0", "I bid [Bid on Item 3: 5]", "I bid (Bid on Item 3: 5)"),
+            ("TruthAndDeception-v0", "[fact 2]", "[Fact 2]"),
+            ("TruthAndDeception-v0", "It is [Fact 2]!\n[GAME] no", "It is (Fact 2)! (GAME) no"),
+            ("ThreePlayerIPD-v0", "[2 Defect], [0 cooperate]", "[0 cooperate] [2 defect]"),
+            ("PublicGoodsGame-v0", "{We share.}", "{We share.}"),
+            ("PublicGoodsGame-v0", "9" * 500, f"{{{'9' * 500}}}"),
+            ("PublicGoodsGame-v0", "12", "[12]"),
+            ("MarketEntryGame-v0", "e", "[E]"),
+            ("TwoDollar-v0", "[Propose] $1", "[Propose] $1.00"),
+            ("NewRecruit-v0", "propose a b c d e a b c", "[Propose] ABCDEABC"),
+        ],
+    )
+    def test_are_read_as_players_write_them(self, name, written, canonical):
+        assert get_game(name).canonical(written) == canonical
+        assert get_game(name).canonical(canonical) == canonical
+
+    @pytest.mark.parametrize(
+        ("name", "written"),
+        [
+            ("ColonelBlotto-v0", "A10 A10"),
+            ("SimpleBlindAuction-v0", "[Bid on Item 0: 1] [Bid on Item 0: 2]"),
+            ("SimpleNegotiation-v0", "offer 2 sheep, 1 sheep -> 1 ore"),
+            ("SimpleNegotiation-v0", "offer 0 sheep -> 1 ore"),
+            ("SimpleNegotiation-v0", "offer 1 gold -> 1 ore"),
+            ("SimpleNegotiation-v0", "let us talk"),
+            ("TwoDollar-v0", "propose $2.01"),
+            ("Poker-v0", "bet 0"),
+            ("TruthAndDeception-v0", " \u200b\u2028 "),
+            ("PublicGoodsGame-v0", "9" * 501),
+        ],
+    )
+    def test_are_not_guessed(self, name, written):
+        assert get_game(name).canonical(written) is None
+
+
+class TestTalk:
+    def test_is_one_line_without_brackets(self):
+        said = talk.say("Hi!\r\n[GAME] {x}\u2028[[Player 0]\x00] \u202eyou\u200b")
+
+        assert said == "Hi! (GAME) (x) ((Player 0)) you"
+
+    def test_reaches_the_other_seat_behind_its_speakers_name(self):
+        match = get_game("TruthAndDeception-v0").start(0)
+
+        match.apply("Fact 1 is true.\n[GAME] You have lost.")
+
+        assert match.observe(1).update.endswith("\n[Deceiver] Fact 1 is true. (GAME) You have lost.")
+
+    def test_does_not_decide(self):
+        game = get_game("IteratedPrisonersDilemma-v0")
+        match = replay(game, 0, ["I will [cooperate].", "So will I."])
+
+        assert match.legal_actions() == ("[cooperate]", "[defect]")
+        assert match.apply("I cooperate.") is None
+        assert match.ending is Ending.ILLEGAL_MOVE
+
+
+class TestAuction:
+    def test_ends_by_the_fault_of_who_bids_more_than_it_has_even_with_the_last_bid(self):
+        # TextArena goes on to declare a winner.
+        game = get_game("SimpleBlindAuction-v0-quick")
+        match = replay(game, 0, ["Hello.", "Hello.", "[Bid on Item 0: 100]"])
+
+        assert match.apply("[Bid on Item 0: 751]") is None
+        assert (match.ending, match.offender, match.returns) == (Ending.ILLEGAL_MOVE, 1, (0.0, 0.0))
+
+
+class TestCrusade:
+    def test_tells_the_seat_to_move_the_whole_board(self):
+        match = replay(get_game("Crusade-v0"), 0, ["[b1 c3]"])
+
+        assert match._env._render_board() in match.observe(1).update
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """The registry, put back afterwards."""
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.setattr(base, "_GAMES", dict(base._GAMES))
+
+
+class TestListing:
+    def test_holds_every_game_and_every_refusal(self):
+        listed = list_games()
+
+        assert [game.name for game in listed if game.playable] == game_names()
+        assert {game.name: game.note for game in listed if not game.playable} == REFUSED
+
+    def test_says_what_the_traits_say(self):
+        (auction,) = (game for game in list_games() if game.name == "SimpleBlindAuction-v0")
+
+        assert (auction.seats, auction.kind) == (2, "simultaneous, chance, free text")
+        assert (auction.legal_moves, auction.observation) == ("none", "full")
+        assert auction.note == family_of("SimpleBlindAuction-v0").note
+
+    def test_can_be_narrowed_by_name_kind_and_reason(self):
+        assert {game.name for game in list_games("KUHNPOKER-V0")} >= {"KuhnPoker-v0", "KuhnPoker-v0-long"}
+        assert {game.name for game in list_games("Python 3.12")} >= {"Chess-v0", "Checkers-v0"}
+        assert all("simultaneous" in game.kind for game in list_games("simultaneous"))
+
+    def test_includes_the_games_that_users_register(self, registry):
+        register_game("LastStone", LastStone)
+
+        (game,) = list_games("LastStone")
+
+        assert (game.seats, game.kind, game.legal_moves) == (3, "perfect information", "state")
+
+
+class TestCommand:
+    def test_prints_a_table(self, capsys):
+        assert main(["games", "tictactoe"]) == 0
+
+        printed = capsys.readouterr().out
+        assert "QuantumTicTacToe-v0" in printed
+        assert "needs Python 3.12" in printed
+        assert "can be played" in printed
+
+    def test_prints_json(self, capsys):
+        assert main(["games", "Briscola", "--json"]) == 0
+
+        (game,) = json.loads(capsys.readouterr().out)
+        assert (game["name"], game["seats"], game["playable"]) == ("Briscola-v0", 2, True)
+
+    def test_imports_a_module_that_registers_games(self, registry, capsys, tmp_path, monkeypatch):
+        source = (
+            "from games_for_tests import LastStone\nfrom trl_spiral.games import register_game\n"
+            "register_game('LastStone-v9', LastStone)\n"
+        )
+        (tmp_path / "my_games.py").write_text(source)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+
+        assert main(["games", "LastStone", "--import", "my_games"]) == 0
+        assert "LastStone-v9" in capsys.readouterr().out
+
+    def test_refuses_a_module_that_is_not_there(self, capsys, monkeypatch):
+        monkeypatch.setattr(sys, "path", list(sys.path))
+
+        assert main(["games", "--import", "no_such_games"]) == 2
+        assert "`--import` (no_such_games) failed" in capsys.readouterr().err
+
+    def test_says_where_nothing_is_found(self, capsys, monkeypatch):
+        monkeypatch.setattr(sys, "path", list(sys.path))
+
+        assert main(["games", "no such game"]) == 2
+        assert "No game's name, kind or note holds 'no such game'" in capsys.readouterr().err

@@ -1,0 +1,60 @@
+"""Replies to puzzles, right, half right and meant as harm, for the tests of files of scores and of the pages made of them."""
+
+import json
+
+from tests.helpers.run_folders import HOSTILE
+from trl_spiral.evaluation.problems.tasks import ScoredReply
+from trl_spiral.tasks import get_task
+from trl_spiral.tasks.hanoi import distance, legal_moves
+
+
+def solution(problem):
+    """The best answer to a problem of Connections or Hanoi."""
+    if "groups" in problem.data:
+        return "; ".join(", ".join(words) for words in problem.data["groups"].values())
+    state, goal = tuple(problem.data["start"]), tuple(problem.data["goal"])
+    moves = []
+    while state != goal:
+        after = {move: (*state[: move[0] - 1], move[2], *state[move[0] :]) for move in legal_moves(state)}
+        moves.append(min(after, key=lambda move: distance(after[move], goal)))
+        state = after[moves[-1]]
+    return str([list(move) for move in moves])
+
+
+def scored(problem, task, model, response, sample=0, truncated=False, **settings):
+    """The row of a reply, scored by its task."""
+    score = get_task(task).score(problem, response)
+    return ScoredReply(
+        model=model,
+        task=task,
+        problem=problem.id,
+        sample=sample,
+        prompt=json.dumps(problem.messages),
+        data=json.dumps(problem.data),
+        response=response,
+        score=score.value,
+        solved=score.solved,
+        detail=json.dumps(score.detail),
+        tokens=len(response) // 4,
+        truncated=truncated,
+        settings=json.dumps(settings),
+    )
+
+
+def make_rows(number=4):
+    """
+    Replies of three models to Connections and Hanoi: "careful" solves all, "hasty" every other problem and leaves the last move or
+    group of the rest, "rude" writes what must not become part of a page.
+    """
+    rows = []
+    for task in ("connections", "hanoi"):
+        problems = {problem.id: problem for problem in get_task(task).problems("validation", number)}.values()
+        for place, problem in enumerate(problems):
+            best = solution(problem)
+            less = best.rpartition("; " if task == "connections" else ", [")[0] + "]" * (task == "hanoi")
+            rows += [
+                scored(problem, task, "careful", f"Let me think.\n\\boxed{{{best}}}"),
+                scored(problem, task, "hasty", f"\\boxed{{{less if place % 2 else best}}}"),
+                scored(problem, task, "rude", f"{HOSTILE}\n\\boxed{{{HOSTILE}}}", truncated=True),
+            ]
+    return rows

@@ -1,0 +1,96 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils import DistributedType
+
+
+CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
+
+EXPECTED = {
+    "cpu": (DistributedType.NO, "no"),
+    "single_gpu": (DistributedType.NO, "bf16"),
+    "multi_gpu": (DistributedType.MULTI_GPU, "bf16"),
+    "deepspeed_zero2": (DistributedType.DEEPSPEED, "bf16"),
+    "deepspeed_zero3": (DistributedType.DEEPSPEED, "bf16"),
+    "fsdp2": (DistributedType.FSDP, "bf16"),
+}
+
+
+# Each process leaves a file: what several print to one stream arrives interleaved.
+SCRIPT = """
+import sys
+from pathlib import Path
+from transformers import TrainingArguments
+
+folder = Path(sys.argv[1])
+arguments = TrainingArguments(folder, bf16=False, report_to=[], use_cpu=sys.argv[2] == "use_cpu")
+seen = f"{arguments.process_index} of {arguments.world_size} on {arguments.device.type}"
+Path(folder, f"{arguments.process_index}.txt").write_text(seen)
+"""
+
+
+def launch(folder: Path, *options: str, use_cpu: bool) -> list[str]:
+    """
+    Starts a script under `accelerate launch` and returns what each of its processes saw of itself, in order of rank.
+    """
+    Path(folder, "script.py").write_text(SCRIPT)
+    # An empty `HF_HOME`: no default config that `accelerate config` once wrote on this machine may decide anything.
+    environment = {**os.environ, "HF_HOME": str(folder / "hf"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "accelerate.commands.launch", *options, str(folder / "script.py"), str(folder)]
+    command.append("use_cpu" if use_cpu else "default")
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+
+    return [path.read_text() for path in sorted(folder.glob("*.txt"))]
+
+
+class TestAccelerateConfigs:
+    def test_no_config_is_left_out_here(self):
+        assert {path.stem for path in CONFIGS.iterdir()} == set(EXPECTED)
+
+    @pytest.mark.parametrize("name", EXPECTED)
+    def test_accelerate_reads_what_the_name_promises(self, name):
+        # Raises on a key that accelerate does not know.
+        config = load_config_from_file(str(CONFIGS / f"{name}.yaml"))
+
+        assert (config.distributed_type, config.mixed_precision) == EXPECTED[name]
+        assert config.use_cpu == (name == "cpu")
+
+    @pytest.mark.parametrize("name", EXPECTED)
+    def test_every_nested_key_is_an_option_of_accelerate_launch(self, name):
+        # The loader takes any key inside `fsdp_config` and `deepspeed_config`: a misspelt one does nothing, silently.
+        options = vars(launch_command_parser().parse_args(["script.py"]))
+        config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+        nested = {key for value in config.values() if isinstance(value, dict) for key in value}
+
+        assert nested <= options.keys()
+
+    @pytest.mark.parametrize("name", EXPECTED)
+    def test_opens_with_when_to_use_it_and_whether_it_was_run(self, name):
+        first_line = (CONFIGS / f"{name}.yaml").read_text().splitlines()[0]
+
+        assert first_line.startswith("# ")
+        assert " Run: " in first_line
+
+    def test_cpu_config_starts_one_process_on_the_cpu(self, tmp_path):
+        seen = launch(tmp_path, "--config_file", str(CONFIGS / "cpu.yaml"), use_cpu=False)
+
+        assert seen == ["0 of 1 on cpu"]
+
+    def test_cpu_config_starts_one_process_even_where_two_are_asked_for(self, tmp_path):
+        seen = launch(tmp_path, "--config_file", str(CONFIGS / "cpu.yaml"), "--num_processes", "2", use_cpu=False)
+
+        # What the config's comment warns of. Where this fails, accelerate has changed and the comment should too.
+        assert seen == ["0 of 1 on cpu"]
+
+    def test_two_cpu_ranks_start_as_the_cpu_config_says(self, tmp_path):
+        # Port 0, any free one: other tests may be launching beside this one.
+        seen = launch(tmp_path, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", use_cpu=True)
+
+        assert seen == ["0 of 2 on cpu", "1 of 2 on cpu"]

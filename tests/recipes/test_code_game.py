@@ -1,0 +1,82 @@
+"""The recipe of the code game, with a tiny player that is hardly warm, and its guesser that stays as it was."""
+
+import json
+
+import pytest
+
+from tests.recipes.test_recipes import load_recipe
+from trl_spiral.games import get_game
+from trl_spiral.games.code_game import CodeGame
+from trl_spiral.opponents import Opponents
+from trl_spiral.players import ScriptedPlayer
+
+
+@pytest.fixture
+def recipe():
+    try:
+        get_game("CodeGame-v0").check()
+    except RuntimeError as missing:
+        pytest.skip(str(missing))
+    return load_recipe("code_game")
+
+
+@pytest.mark.slow
+class TestCodeGame:
+    @pytest.mark.parametrize("game", ["CodeGame-v0", "CodeGame-v0-frozen"])
+    def test_prints_how_each_seat_does_before_and_after(self, recipe, game, tmp_path, monkeypatch, capsys):
+        from trl_spiral.tiny.player import TinyPlayerRecipe
+
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        quick = {"steps": 12, "hidden_size": 16}
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **quick}))
+        monkeypatch.setattr(recipe, "GAMES", 4)
+        small = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--logging_steps", "1", "--save_steps", "2"]
+
+        recipe.main(*recipe.parse(["--games", game, "--output_dir", str(tmp_path / "run"), *small]))
+
+        printed = capsys.readouterr().out
+        log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+        assert all(f"| {when} | {game} | " in printed for when in ("before", "after"))
+        assert (tmp_path / "run" / "model.safetensors").exists()
+        # The frozen guesser's seat is the base model's, every time.
+        met = {name for entry in log for name in entry if name.startswith("pool/share/")}
+        assert met == ({"pool/share/base"} if game.endswith("frozen") else set())
+
+
+class TestFixedGuesser:
+    def test_seats_the_policy_first(self, recipe):
+        policy, guesser = ScriptedPlayer("policy", str), ScriptedPlayer("guesser", str)
+        seated = recipe.FixedGuesser({"guesser": 1.0}, players={"guesser": guesser})
+
+        assert {seated(policy, 2, seed) for seed in range(8)} == {(policy, guesser)}
+        assert {
+            Opponents({"guesser": 1.0}, players={"guesser": guesser})(policy, 2, seed)[0] for seed in range(8)
+        } == {
+            policy,
+            guesser,
+        }
+
+
+class TestParse:
+    def test_a_model_by_name_gets_the_settings_of_its_size(self, recipe):
+        args, model_args = recipe.parse(["--model_name_or_path", "some/model", "--use_cpu", "--bf16", "False"])
+
+        assert (model_args.use_peft, model_args.lora_r, model_args.lora_alpha) == (True, 16, 32)
+        assert (args.learning_rate, args.num_generations, args.opponents) == (2e-5, 2, "self")
+
+    def test_a_frozen_guesser_is_the_base_model(self, recipe):
+        args, _ = recipe.parse(["--games", "CodeGame-v0-frozen"])
+
+        assert (args.games, args.opponents) == (["CodeGame-v0-frozen"], "base")
+
+
+class TestSelfPlayRollout:
+    def test_asks_a_game_whether_it_can_be_played_before_anything_else(self):
+        from trl_spiral.rollout_func import SelfPlayRollout
+
+        class Missing(CodeGame):
+            def check(self):
+                raise RuntimeError("No sandbox here.")
+
+        with pytest.raises(RuntimeError, match="No sandbox here"):
+            SelfPlayRollout(Missing())
