@@ -170,7 +170,9 @@ class TestFolder:
         weights = tmp_path / "out" / "checkpoint-12" / "opponents" / "step-10" / name
         weights.write_bytes(weights.read_bytes()[:-1])
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
-            resumed = train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_repair=True)
+            resumed = train(
+                model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_kwargs={"repair": True}
+            )
 
         assert any("Going on without step-10" in message for message in caplog.messages)
         assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-8", "step-12"]
@@ -224,7 +226,7 @@ class TestFolder:
 
 class TestRatingGames:
     def test_every_snapshot_meets_every_other_in_both_seats(self, model_dir, tmp_path):
-        trainer = train(model_dir, tmp_path, max_steps=6, pool_rating_games=4)
+        trainer = train(model_dir, tmp_path, max_steps=6, pool_kwargs={"rating_games": 4})
         ratings = trainer.pool.ratings
 
         # Four games of each of two games; the policy's own games with them come on top, elsewhere.
@@ -232,10 +234,10 @@ class TestRatingGames:
             assert ratings.win_rate(one, other).games == 8
 
     def test_are_the_same_after_a_resume(self, model_dir, tmp_path):
-        whole = train(model_dir, tmp_path / "whole", max_steps=6, pool_rating_games=2)
+        whole = train(model_dir, tmp_path / "whole", max_steps=6, pool_kwargs={"rating_games": 2})
         shutil.copytree(tmp_path / "whole", tmp_path / "out")
         shutil.rmtree(tmp_path / "out" / "checkpoint-6")
-        resumed = train(model_dir, tmp_path / "out", max_steps=6, pool_rating_games=2, resume=True)
+        resumed = train(model_dir, tmp_path / "out", max_steps=6, pool_kwargs={"rating_games": 2}, resume=True)
 
         assert resumed.pool.state_dict() == whole.pool.state_dict()
         assert history(resumed) == history(whole)

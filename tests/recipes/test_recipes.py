@@ -222,7 +222,7 @@ class TestArguments:
         kuhn, leduc = recipe.parse([])[0], recipe.parse(["--games=Leduc-v0"])[0]
 
         # 2 chips and 13.
-        assert kuhn.illegal_move_return < -2.0 and leduc.illegal_move_return < -13.0
+        assert kuhn.forfeit[0] < -2.0 and leduc.forfeit[0] < -13.0
 
     @pytest.mark.parametrize(
         ("arguments", "weights"),

@@ -167,7 +167,7 @@ class TestSelfPlay:
         ("changes", "sentence"),
         [
             ({"played": ["Sum-v0"]}, "`games=['Sum-v0']` instead of ['TicTacToe-v0', 'Sum-v0']"),
-            ({"role_baseline_decay": 0.5}, "`estimator_arguments=['decay=0.5'"),
+            ({"advantage_kwargs": {"decay": 0.5}}, "`estimator_arguments=['decay=0.5'"),
             ({"objects": {"estimator": RoleBaseline(0.5)}}, "`estimator_arguments=['decay=0.5'"),
             ({"opponents": "self:0.5,random:0.5"}, "`opponents=['self:0.5', 'random:0.5']` instead of ['self:1.0']"),
         ],

@@ -9,7 +9,7 @@ from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.games import LastStone
 from tests.helpers.precision import logprob_rounding
 from tests.helpers.training_runs import RecordingTrainer, config, games
-from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SpiralTrainer, _trl
+from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SelfPlaySettings, SpiralTrainer, _trl
 from trl_spiral.games import Traits
 from trl_spiral.training.preflight import colocate_kwargs
 from trl_spiral.types import Ending, Sampling
@@ -61,7 +61,9 @@ class TestGeneration:
                 max_steps=1,
                 generation_kwargs={name: ["boxed{"]},
             )
-            replies = [turn.text for episode in trainer.rollout.episodes for turn in episode.trajectories[0].turns]
+            replies = [
+                turn.text for episode in trainer.rollout.batch.episodes for turn in episode.trajectories[0].turns
+            ]
 
             assert replies
             assert all(text.endswith("boxed{") for text in replies if "boxed{" in text)
@@ -69,12 +71,12 @@ class TestGeneration:
 
     def test_evaluates_with_sampling_of_its_own(self, model_dir, tmp_path):
         trainer = train(model_dir, tmp_path, max_steps=1, eval_sampling={"max_new_tokens": 1})
-        assert max(len(turn.completion_ids) for turn in all_turns(trainer.rollout.episodes)) > 1
+        assert max(len(turn.completion_ids) for turn in all_turns(trainer.rollout.batch.episodes)) > 1
         ended = []
-        collect = trainer.rollout.collect
-        trainer.rollout.collect = lambda *args, **kwargs: (
-            rows := collect(*args, **kwargs),
-            ended.extend(trainer.rollout.episodes),
+        play = trainer.rollout.collector.evaluate
+        trainer.rollout.collector.evaluate = lambda *args, **kwargs: (
+            batch := play(*args, **kwargs),
+            ended.extend(batch.episodes),
         )[0]
         trainer.evaluate()
 
@@ -125,7 +127,7 @@ class TestGeneration:
         said = [turn for turn in all_turns(episodes) if turn.policy is None]
         assert len(said) == len(server.seen) == metrics["selfplay/engine/guest/requests"] > 0
         assert {turn.action for turn in said} == {"[4]"}
-        assert len(rows) + len(trainer.rollout.state.kept) == len(all_turns(episodes)) - len(said)
+        assert len(rows) + len(trainer.rollout.collector.kept) == len(all_turns(episodes)) - len(said)
 
 
 class TestSamplingOf:
@@ -236,4 +238,4 @@ class TestRefusals:
                 return match
 
         with pytest.raises(ValueError, match="needs games that list their legal moves, and Secretive does not"):
-            SelfPlayRollout([LastStone(), Secretive()], constrain_moves=True)
+            SelfPlayRollout([LastStone(), Secretive()], SelfPlaySettings(constrain_moves=True))

@@ -36,7 +36,7 @@ RUN = dict(
     matchmaking="pfsp-var",
     pool_every=2,
     pool_capacity=3,
-    pool_eviction="ladder",
+    pool_kwargs={"eviction": "ladder"},
     max_draw_retries=1,
 )
 

@@ -33,7 +33,7 @@ class TestInvite:
             tmp_path,
             opponents=f"self:4,pool:2,random:1,minimax:1,mcts-20:1,human:1,https://host/v1#{guest}:1",
             pool_capacity=3,
-            pool_eviction="ladder",
+            pool_kwargs={"eviction": "ladder"},
             endpoint_kwargs={"api_key_env": "GUEST_KEY", "max_requests": 10, "timeout": 7.0},
         )
         invited = invite(args, TICTACTOE)
@@ -140,13 +140,17 @@ class TestConfig:
             ({"matchmaking": "best"}, r"`matchmaking` \('best'\) must be one of"),
             (
                 {"matchmaking": "pfsp-hard"},
-                "`matchmaking` .* chooses among earlier selves, and `opponents` .* names no pool",
+                "`matchmaking` .* chooses among snapshots, and `opponents` .* contains no pool",
             ),
             ({"pool_every": 0}, r"`pool_every` \(0\) must be at least 1"),
             ({"pool_capacity": 0}, r"`pool_capacity` \(0\) must be at least 1"),
-            ({"pool_start": -1}, r"`pool_start` \(-1\) must be at least 0"),
-            ({"pool_eviction": "newest"}, r"`pool_eviction` \('newest'\) must be one of"),
-            ({"pool_dtype": "int8"}, r"`pool_dtype` \('int8'\) must be float32"),
+            ({"pool_kwargs": {"start": -1}}, r"`start` \(-1\) in `pool_kwargs` must be at least 0"),
+            ({"pool_kwargs": {"eviction": "newest"}}, r"`eviction` \('newest'\) in `pool_kwargs` must be one of"),
+            ({"pool_kwargs": '{"dtype": "int8"}'}, r"`dtype` \('int8'\) in `pool_kwargs` must be float32"),
+            (
+                {"pool_kwargs": {"size": 1}},
+                "`pool_kwargs` names 'size'; it takes start, eviction, dtype, rating_games, repair",
+            ),
             ({"endpoint_kwargs": {"max_tokens": 0}}, r"`max_tokens` \(0\) must be at least 1"),
             ({"endpoint_kwargs": {"timeout": 0}}, r"`timeout` \(0\) must be a number of seconds above 0"),
             ({"endpoint_kwargs": '{"timeout": Infinity}'}, r"`timeout` \(inf\) must be a number of seconds above 0"),

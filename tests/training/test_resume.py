@@ -323,7 +323,13 @@ class TestAlgorithms:
 class TestKilledAtTheEnd:
     """After the last checkpoint and before the end: nothing is left to train, and much to log and to write."""
 
-    SETTINGS = {**RUN, "logging_steps": 4, "opponents": "self:0.5,pool:0.5", "pool_every": 2, "pool_rating_games": 2}
+    SETTINGS = {
+        **RUN,
+        "logging_steps": 4,
+        "opponents": "self:0.5,pool:0.5",
+        "pool_every": 2,
+        "pool_kwargs": {"rating_games": 2},
+    }
 
     def run(self, model_dir, out, kill, resume=None):
         callbacks = [KillAtTheEnd()] if kill else None
@@ -344,7 +350,7 @@ class TestKilledAtTheEnd:
         assert "checkpoint-14 has taken 14 steps and `max_steps` is 14: nothing is left to train." in caplog.text
         assert history(resumed) == history(whole)
         assert resumed.rollout.estimator.state_dict() == whole.rollout.estimator.state_dict()
-        assert resumed.rollout.state == whole.rollout.state
+        assert resumed.rollout.collector.state_dict() == whole.rollout.collector.state_dict()
         assert {**resumed.pool.state_dict(), "run": None} == {**whole.pool.state_dict(), "run": None}
         written = [
             {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}

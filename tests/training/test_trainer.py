@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers.toy_games import SumGame
 from tests.helpers.training_runs import RecordingTrainer, config, games, history, lora, plain_trainer, transcript
-from trl_spiral import RandomPlayer, SelfPlayRollout, Turn
+from trl_spiral import RandomPlayer, SelfPlayRollout, SelfPlaySettings, Turn
 from trl_spiral.selfplay.advantages import ReturnsOnly
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import POLICY, Ending
@@ -53,7 +53,7 @@ class ProbingTrainer(RecordingTrainer):
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         if self.model.training:
-            rows = self.rollout.batch
+            rows = self.rollout.batch.rows
             old = output.get("old_per_token_logps")
             self.old.append((self.state.global_step, rows, old, output))
         return output
@@ -67,7 +67,7 @@ class ProbingTrainer(RecordingTrainer):
         return inputs
 
     def probe(self):
-        for episode in self.rollout.episodes:
+        for episode in self.rollout.batch.episodes:
             for seat in episode.trajectories:
                 mine = [turn for turn in seat.turns if turn.policy == POLICY]
                 groups = [[turn] for turn in mine] if self.args.sample_unit == "turn" else [mine] if mine else []
@@ -119,7 +119,7 @@ def turn_run(model_dir, tmp_path_factory):
         per_device_train_batch_size=32,
         max_steps=16,
         temperature=0.9,
-        turn_discount=0.9,
+        advantage_kwargs={"discount": 0.9},
         max_draw_retries=1,
         games_in_flight=4,  # a first guess at many games of unknown length would fill all four batches
         log_completions=True,
@@ -134,10 +134,8 @@ def trajectory_run(model_dir, tmp_path_factory):
         tmp_path_factory.mktemp("trajectory"),
         sample_unit="trajectory",
         max_steps=16,
-        games_per_start=3,  # nine games of two rows, so that some wait
         temperature=0.9,
-        turn_discount=0.9,
-        role_baseline_decay=0.5,
+        advantage_kwargs={"discount": 0.9, "decay": 0.5},
     )
 
 
@@ -234,7 +232,7 @@ class TestBatches:
     def test_take_the_rows_of_all_games_in_the_order_of_their_counters(self, run):
         # Nothing is dropped, nothing comes twice, and no game waits for being long: this is what "unbiased" means.
         trained = [(row.episode, row.seat) for rows, _, _ in run.batches for row in rows]
-        trained += [(row.episode, row.seat) for row in run.rollout.state.kept]
+        trained += [(row.episode, row.seat) for row in run.rollout.collector.kept]
         played = []
         episodes = [episode for _, episodes, _ in run.batches for episode in episodes]
         for episode in episodes:
@@ -361,7 +359,7 @@ class TestOpponents:
                             policy_tokens[turn.completion_ids] += 1
                             seats.add(seat.seat)
         written = Counter()
-        for row in [*trainer.batches[0][0], *trainer.rollout.state.kept]:
+        for row in [*trainer.batches[0][0], *trainer.rollout.collector.kept]:
             tokens, start = [], None
             for token, mine in [*zip(row.completion_ids, row.mask, strict=True), (None, 0)]:
                 if mine:
@@ -398,18 +396,18 @@ class TestEvaluation:
         assert [entry["step"] for entry in entries if "eval_loss" in entry] == [0, 3, 6, 8]  # and at the end
         assert [entry for entry in entries if "eval_loss" not in entry] == history(without)
         assert evaluated.transcripts == without.transcripts
-        assert evaluated.rollout.state == without.rollout.state
+        assert evaluated.rollout.collector.state_dict() == without.rollout.collector.state_dict()
 
     def test_plays_the_same_games_every_time(self, model_dir, tmp_path):
-        trainer = RecordingTrainer(model_dir, config(tmp_path, eval_rows=16), games=games(MIXED))
-        collect, played = trainer.rollout.collect, []
+        trainer = RecordingTrainer(model_dir, config(tmp_path), games=games(MIXED))
+        play, played = trainer.rollout.collector.evaluate, []
 
         def spy(*args, **kwargs):
-            rows = collect(*args, **kwargs)
-            played.extend(map(transcript, trainer.rollout.episodes))
-            return rows
+            batch = play(*args, **kwargs)
+            played.extend(map(transcript, batch.episodes))
+            return batch
 
-        trainer.rollout.collect = spy
+        trainer.rollout.collector.evaluate = spy
 
         def evaluate():
             played.clear()
@@ -419,7 +417,7 @@ class TestEvaluation:
         first, again = evaluate(), evaluate()
         assert first == again
         assert len(first[0]) > 1
-        assert trainer.rollout.state.episodes == 0
+        assert trainer.rollout.collector.episodes == 0
 
 
 class TestOptions:
@@ -443,10 +441,8 @@ class TestOptions:
 
     def test_a_policy_without_any_advantage_left_is_trained_on_zeros_and_told_of(self, model_dir, tmp_path, caplog):
         class Nothing(ReturnsOnly):
-            def __call__(self, results, update=True):
-                return [
-                    tuple(tuple(0.0 for _ in turns) for turns in seats) for seats in super().__call__(results, update)
-                ]
+            def advantages(self, results):
+                return [tuple(tuple(0.0 for _ in turns) for turns in seats) for seats in super().advantages(results)]
 
         trainer = RecordingTrainer(
             model_dir,
@@ -458,7 +454,7 @@ class TestOptions:
             trainer.train()
 
         assert "the batch is filled up with turns of zero advantage" in caplog.text
-        assert [row.advantage for row in trainer.rollout.batch] == [0.0] * 16
+        assert [row.advantage for row in trainer.rollout.batch.rows] == [0.0] * 16
 
     def test_draws_are_played_again_as_often_as_asked(self, model_dir, tmp_path):
         without = train(model_dir, tmp_path / "0", names=["Sum-v0"], trainer_class=RecordingTrainer)
@@ -476,8 +472,7 @@ class TestOptions:
             tmp_path,
             names=["TicTacToe-v0"],
             trainer_class=RecordingTrainer,
-            illegal_move_return=-1.5,
-            illegal_move_gain=0.5,
+            forfeit=[-1.5, 0.5],
             winner_learns_from_forfeit=False,
         )
 
@@ -514,7 +509,7 @@ class TestOptions:
             tmp_path,
             trainer_class=RecordingTrainer,
             advantage_estimator=estimator,
-            games_per_start=4,
+            advantage_kwargs={"games_per_start": 4} if estimator == "group" else None,
             opening_moves=2,
         )
 
@@ -594,13 +589,14 @@ class TestNoBiasTowardsShortGames:
 
         engine = AlwaysFour()
         player = PolicyPlayer(engine.renderer, Sampling())
-        rollout = SelfPlayRollout(SumGame(short=2, long=20))
+        rollout = SelfPlayRollout(SumGame(short=2, long=20), SelfPlaySettings(row_advantages=True))
+        schedule = rollout.schedule(player, seed=0)
         lengths = {}
         rows = []
         for _ in range(100):
-            batch = rollout.collect(64, player, engine, seed=0)
-            lengths |= {episode.counter: len(episode.order) for episode in rollout.episodes}
-            rows += [row.episode for row in batch]
+            batch = rollout.collector.collect(64, schedule, engine)
+            lengths |= {episode.counter: len(episode.order) for episode in batch.episodes}
+            rows += [row.episode for row in batch.rows]
 
         share = sum(lengths[episode] == 20 for episode in rows) / len(rows)
         # Half the games are long, so 10 of 11 rows are theirs. With n games, the share's standard error is
@@ -621,9 +617,9 @@ class TestPlainTrainer:
         entries = [entry for entry in history(trainer) if "loss" in entry]
         assert all("selfplay/turns_per_game" in entry and entry["grad_norm"] > 0 for entry in entries)
         used = torch.cat([batch["advantages"] for batch in trainer._buffered_inputs])
-        ours = torch.tensor([row.advantage for row in rollout.batch])
+        ours = torch.tensor([row.advantage for row in rollout.batch.rows])
         torch.testing.assert_close(used.sort().values, (ours - ours.mean()).sort().values)
-        assert not rollout.state.kept
+        assert not rollout.collector.kept
 
     @pytest.mark.parametrize("changes", [dict(num_generations=2), dict(scale_rewards="group")])
     def test_is_refused_where_groups_would_cancel_the_advantages(self, changes, model_dir, tmp_path):
@@ -699,7 +695,7 @@ class TestLoRA:
         trainer.model.eval()
         plain = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
         moved = 0.0
-        for row in trainer.rollout.batch:
+        for row in trainer.rollout.batch.rows:
             ours, theirs, untrained = (
                 direct_logprobs(model, row.prompt_ids, row.completion_ids, 1.0)
                 for model in (trainer.model, merged, plain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trl_spiral.opponents.matchmaking import SCHEMES, Candidate, Scheme, get_scheme, probabilities
-from trl_spiral.opponents.opponents import Matchmaker, Opponents
+from trl_spiral.opponents.opponents import Opponents
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.opponents.ratings import Played, Ratings
 from trl_spiral.opponents.snapshots import Snapshot
@@ -13,7 +13,6 @@ from trl_spiral.opponents.spec import parse_opponents
 __all__ = [
     "SCHEMES",
     "Candidate",
-    "Matchmaker",
     "OpponentPool",
     "Opponents",
     "Played",

@@ -26,23 +26,6 @@ from trl_spiral.types import BASE, POLICY, POOL, SELF
 logger = get_logger(__name__)
 
 
-class Matchmaker(Protocol):
-    """Fills the seats of one episode."""
-
-    def __call__(self, policy: Player, seats: int, seed: int) -> Sequence[Player]:
-        """
-        One player per seat.
-
-        Args:
-            policy ([`~players.Player`]):
-                The policy that is being trained.
-            seats (`int`):
-                Seats to fill.
-            seed (`int`):
-                The only source of randomness: same episode, same players.
-        """
-
-
 @runtime_checkable
 class LimitedEngine(Protocol):
     """An engine that may come to an end, and remembers how much it has given."""

@@ -13,7 +13,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.preemption import PreemptionCallback
-from trl_spiral.distributed import lock_together, on_rank_zero
+from trl_spiral.distributed import lock_on_rank_zero, on_rank_zero
 from trl_spiral.files import naming_full_disk
 from trl_spiral.text.printable import get_logger
 from trl_spiral.training.checkpoint import (
@@ -99,7 +99,7 @@ class AdvantageMixin:
                 the checkpoint's that a resume cannot change; see [`~training.resume`].
             SystemExit: After a signal, when the checkpoint is saved. See [`PreemptionCallback`].
         """
-        self._output_lock = lock_together(self.args.output_dir, self.is_world_process_zero())
+        self._output_lock = lock_on_rank_zero(self.args.output_dir, self.is_world_process_zero())
         check_resume(resume_from_checkpoint, self.args.output_dir)
         wanted = resume_from_checkpoint
         if isinstance(wanted, str) and wanted.lower() in ("true", "false"):

@@ -11,10 +11,11 @@ from trl_spiral.engines.load import saved_player
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.guests import TAKEN, read_endpoint, scripted_guest, short_names
-from trl_spiral.opponents.pool import POOL_FOLDER, Eviction
+from trl_spiral.opponents.pool import POOL_FOLDER
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.training.config import SpiralConfig
+from trl_spiral.training.options import PoolSettings
 from trl_spiral.types import BASE, HUMAN, POOL, SELF, Sampling
 
 
@@ -70,7 +71,7 @@ def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Op
         else:
             players[name] = scripted_guest(name, games)
     kept = POOL in shares or BASE in shares
-    eviction = cast(Eviction, args.pool_eviction)
+    eviction = PoolSettings.of(cast(dict[str, Any] | None, args.pool_kwargs)).eviction
     pool = OpponentPool(Path(args.output_dir) / POOL_FOLDER, args.pool_capacity, eviction) if kept else None
     return Opponents(shares, pool, args.matchmaking, players, engines)
 

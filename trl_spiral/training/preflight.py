@@ -11,11 +11,12 @@ from accelerate.utils import is_peft_model
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trl_spiral import _trl
-from trl_spiral.distributed import lock_together
+from trl_spiral.distributed import lock_on_rank_zero
 from trl_spiral.engines.vllm.lora import check_lora_config, largest_rank
 from trl_spiral.lock import FolderLock
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.pool import POOL_FOLDER
+from trl_spiral.selfplay.settings import MOST_IN_FLIGHT
 from trl_spiral.training.checkpoint import MARKER
 from trl_spiral.training.config import SpiralConfig
 
@@ -50,7 +51,7 @@ def colocate_kwargs(
         "dtype": dtype,
         # Turns of a game share their beginnings, and games their rules.
         "enable_prefix_caching": True,
-        "max_num_seqs": args.games_in_flight or min(rows, _trl.MOST_IN_FLIGHT),
+        "max_num_seqs": args.games_in_flight or min(rows, MOST_IN_FLIGHT),
     }
     if args.use_cpu:
         # Blocks of 128, the default there, are longer than most prompts: nothing would be found again. Compiling takes
@@ -78,6 +79,27 @@ def lora_config(model: str | PreTrainedModel, peft_config: Any) -> Any:
     if peft_config is None and not isinstance(model, str) and is_peft_model(model):
         return model.peft_config[model.active_adapter]
     return peft_config
+
+
+def check_run(
+    args: SpiralConfig, model: str | PreTrainedModel, peft_config: Any = None, has_snapshots: bool = False
+) -> FolderLock | None:
+    """
+    Make all checks that need no weights, and lock the output folder. Every rank must call it.
+
+    Args:
+        args, model, peft_config, has_snapshots:
+            As for `check_vllm`.
+
+    Returns:
+        `FolderLock`, *optional*: As `reserve_output_dir`.
+    """
+    check_world_size(args)
+    lock = reserve_output_dir(args)
+    check_sharding(args)
+    check_reference(args, lora_config(model, peft_config))
+    check_vllm(args, model, peft_config, has_snapshots)
+    return lock
 
 
 def check_sharding(args: SpiralConfig) -> None:
@@ -166,7 +188,7 @@ def reserve_output_dir(args: SpiralConfig) -> FolderLock | None:
         ValueError: If nothing can be written to the folder, or another process holds it.
     """
     check_output_dir(args.output_dir)
-    return lock_together(args.output_dir, args.process_index == 0)
+    return lock_on_rank_zero(args.output_dir, args.process_index == 0)
 
 
 def check_output_dir(output_dir: str) -> None:

@@ -40,7 +40,7 @@ REFUSED = {
 
 WARNED = """
     games games_per_start opponents baseline_per_opponent estimator_arguments prompt_style
-    chat_template keep_surplus filter_zero_advantages winner_learns_from_forfeit illegal_move_return illegal_move_gain
+    chat_template filter_zero_advantages winner_learns_from_forfeit forfeit
     pool_dtype algorithm reward_functions base_model dtype bf16 fp16 tf32 use_cpu sync_ref_model reinforce_baseline
     constrain_moves priming_games"""
 """Settings that a resume applies with a warning: rows, baselines, ratings or weights come from the former value."""
@@ -59,7 +59,7 @@ APPLIED = """
     epsilon_high sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
     importance_sampling_level reward_weights multi_objective_aggregation scale_rewards loss_type
     mask_truncated_completions ref_model_mixup_alpha ref_model_sync_steps top_entropy_quantile entropy_coef
-    use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target entropy_coef_end
+    use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target
     vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
     vllm_importance_sampling_cap off_policy_mask_threshold use_bias_correction_kl game_weights opening_moves
     max_draw_retries games_in_flight matchmaking pool_every pool_start pool_capacity pool_eviction pool_rating_games
@@ -81,14 +81,12 @@ HARMLESS = """
     skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint local_rank trust_remote_code
     num_generations_eval ds3_gather_for_generation vllm_enable_sleep_mode vllm_server_base_url vllm_server_host
     vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization log_completions log_multimodal
-    num_completions_to_print log_unique_prompts log_completions_hub_repo vllm_server_patience
-    live eval_rows eval_sampling"""
+    num_completions_to_print log_unique_prompts log_completions_hub_repo eval_sampling"""
 """Settings that change no number of training. They are not compared."""
 
 AS_OBJECTS = """
-    advantage_estimator role_baseline_decay role_baseline_per_episode turn_discount position_trace fsdp fsdp_config
-    deepspeed parallelism_config"""
-"""Settings that are compared as what they make: the estimator, and how the model is distributed."""
+    advantage_estimator advantage_kwargs pool_kwargs fsdp fsdp_config deepspeed parallelism_config"""
+"""Settings that are compared as what they make: the estimator, settings of the pool, and how the model is distributed."""
 
 _LEFT_OUT = {*HARMLESS.split(), *AS_OBJECTS.split()}
 _HELD = {name: held for held, names in REFUSED.items() for name in names.split()}
