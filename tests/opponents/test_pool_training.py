@@ -142,7 +142,7 @@ class TestFolder:
     def test_a_new_run_does_not_mix_with_an_old_ones_pool(self, trained, model_dir):
         adapter, trainer = trained
 
-        with pytest.raises(ValueError, match="holds snapshots of an earlier run. Go on with that one by"):
+        with pytest.raises(ValueError, match="contains snapshots of an earlier run. Continue that run with"):
             train(model_dir, trainer.args.output_dir, adapter=adapter)
 
     def test_a_run_that_was_cut_off_before_its_first_checkpoint_starts_anew(self, model_dir, tmp_path):
@@ -158,7 +158,7 @@ class TestFolder:
         train(model_dir, tmp_path / "out", adapter=adapter, max_steps=3, opponents="self", matchmaking="uniform")
         shutil.copytree(trainer.pool.folder, tmp_path / "out" / "opponents")
 
-        with pytest.raises(ValueError, match="holds snapshots of an earlier run"):
+        with pytest.raises(ValueError, match="contains snapshots of an earlier run"):
             train(model_dir, tmp_path / "out", adapter=adapter, max_steps=6, resume=True)
         assert OpponentPool(tmp_path / "out" / "opponents").problems() == []
         assert len(OpponentPool(tmp_path / "out" / "opponents")) == 3

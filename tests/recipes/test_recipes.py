@@ -241,5 +241,5 @@ class TestArguments:
         recipe = load_recipe(name)
         monkeypatch.setattr(recipe, "make_tiny_player", lambda *_: pytest.fail("a player was made"))
 
-        with pytest.raises(ValueError, match="`sync_ref_model` needs a reference model of its own"):
+        with pytest.raises(ValueError, match="`sync_ref_model` needs a separate reference model"):
             recipe.main(*recipe.parse(["--use_peft", "--output_dir", str(tmp_path / "run")]))

@@ -201,7 +201,7 @@ class TestReferee:
     def test_refuses_a_wrong_number_of_players(self):
         table = (RandomPlayer(), RandomPlayer())
 
-        with pytest.raises(ValueError, match="LastStone has 3 seats, and 2 players were given"):
+        with pytest.raises(ValueError, match="LastStone has 3 seats, and 2 players were passed"):
             list(play([referee(Start(LastStone(), table, seed=0, play_seed=0))]))
 
 
@@ -525,7 +525,7 @@ class TestPlay:
             def ask(self, observation):
                 return answer
 
-        with pytest.raises(TypeError, match=f"'stranger' answered TicTacToe-v0 with a {type(answer).__name__}"):
+        with pytest.raises(TypeError, match=f"'stranger' returned a {type(answer).__name__} in TicTacToe-v0"):
             list(play([referee(start(GAMES[0], Stranger("stranger"), number=0))]))
 
     @pytest.mark.parametrize("answer", ["[4]", None, 4])
@@ -534,9 +534,13 @@ class TestPlay:
             def answer(self, observation, request, reply):
                 return answer
 
-        with pytest.raises(TypeError, match=f"'stranger' made a {type(answer).__name__} of a reply in TicTacToe-v0"):
+        with pytest.raises(
+            TypeError, match=f"'stranger' returned a {type(answer).__name__} for a reply in TicTacToe-v0"
+        ):
             list(play([referee(start(GAMES[0], Stranger(name="stranger"), number=0))], EchoEngine()))
 
     def test_says_that_a_player_needs_an_engine(self):
-        with pytest.raises(ValueError, match="'asking' asks an engine for its moves, and `play` was given none"):
+        with pytest.raises(
+            ValueError, match="'asking' needs an engine for its moves, and `play` was called without one"
+        ):
             list(play(games(AskingPlayer(), range(1))))

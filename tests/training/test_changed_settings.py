@@ -53,7 +53,9 @@ class TestTable:
     def test_is_what_a_resume_goes_by(self, name, kind, caplog):
         caplog.set_level(logging.INFO, logger="trl_spiral")
         if kind == "refused":
-            with pytest.raises(ValueError, match=rf"^here was written with `{name}=1` and this run has 2\. It holds "):
+            with pytest.raises(
+                ValueError, match=rf"^here was written with `{name}=1` and this run has 2\. It contains "
+            ):
                 check_settings("here", {name: 1}, {name: 2})
         elif kind in ("warned", "applied"):
             assert check_settings("here", {name: 1}, {name: 2}) == {name: (1, 2)}
@@ -149,11 +151,11 @@ class TestSelfPlay:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            ({"seed": 7}, "`seed=42` and this run has 7. It holds the place in the order of games"),
+            ({"seed": 7}, "`seed=42` and this run has 7. It contains the place in the order of games"),
             ({"sample_unit": "trajectory"}, "`sample_unit='turn'` and this run has 'trajectory'"),
             ({"gradient_accumulation_steps": 2}, "`gradient_accumulation_steps=1` and this run has 2"),
             ({"advantage_estimator": "position"}, "`estimator='RoleBaseline'` and this run has 'PositionValues'"),
-            ({"beta": 0.1}, "`kl_term=False` and this run has True. .*: leave `beta` at zero or away from it"),
+            ({"beta": 0.1}, "`kl_term=False` and this run has True. .*: keep `beta` at zero, or above it"),
             ({"optim": "sgd"}, "`optim='adamw_torch_fused'` and this run has 'sgd'"),
             ({"objects": {"curriculum": Alternating()}}, "`curriculum=None` and this run has 'Alternating'"),
             ({"peft_config": lora()}, "`adapter=None` and this run has 'LORA of rank 8 "),
@@ -177,7 +179,7 @@ class TestSelfPlay:
             trainer = go_on(model_dir, interrupted, tmp_path, **changes)
 
         assert sentence in caplog.text
-        assert caplog.text.count("What the checkpoint holds comes from the former value") == 1
+        assert caplog.text.count("The content of the checkpoint comes from the former value") == 1
         assert trainer.state.global_step == 8
 
     def test_that_is_the_same_says_nothing(self, model_dir, interrupted, tmp_path, caplog):

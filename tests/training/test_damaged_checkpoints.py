@@ -15,7 +15,7 @@ from tests.opponents.test_pool_training import RUN, train
 from trl_spiral import OpponentPool
 from trl_spiral.cli import main
 from trl_spiral.files import naming_full_disk
-from trl_spiral.training.checkpoint import MARKER, NotWhole, newest_complete_checkpoint, read_marker, why_incomplete
+from trl_spiral.training.checkpoint import MARKER, Incomplete, newest_complete_checkpoint, read_marker, why_incomplete
 
 
 DAMAGES = {
@@ -73,7 +73,7 @@ class TestEveryFile:
         for bit in range(1, 8 * len(content), 7):
             (tmp_path / MARKER).write_bytes(content)
             flip(tmp_path / MARKER, bit)
-            with pytest.raises(NotWhole, match=MARKER):
+            with pytest.raises(Incomplete, match=MARKER):
                 read_marker(tmp_path)
 
 
@@ -120,7 +120,7 @@ class TestTraining:
 
         with pytest.raises(ValueError, match="There is no complete checkpoint in"):
             train(model_dir, tmp_path / "out", adapter=adapter, resume=True)
-        with pytest.raises(ValueError, match="No checkpoint next to it is whole"):
+        with pytest.raises(ValueError, match="No checkpoint next to it is complete"):
             train(model_dir, tmp_path / "out", adapter=adapter, resume=str(tmp_path / "out" / "checkpoint-3"))
 
 

@@ -190,9 +190,7 @@ class TestTrainer:
         with pytest.raises(ValueError) as error:
             SpiralTrainer(no_weights, settings, peft_config=LoraConfig())
 
-        assert "`sync_ref_model` needs a reference model of its own, and with an adapter (`use_peft`)" in one_line(
-            error
-        )
+        assert "`sync_ref_model` needs a separate reference model, and with an adapter (`use_peft`)" in one_line(error)
 
     def test_reaches_for_the_weights_only_then(self, no_weights, tmp_path):
         # Nothing else is wrong here, and the folder has no weights: this is what the cases above never came to.

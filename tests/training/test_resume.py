@@ -308,7 +308,7 @@ class TestAlgorithms:
         changes = {"per_device_train_batch_size": 16, "num_generations": uninterrupted.args.num_generations}
         trainer = make(model_dir, tmp_path, **self.RUN, **changes)
 
-        with pytest.raises(ValueError, match="without algorithm_state_0.pt, as one that another trainer wrote"):
+        with pytest.raises(ValueError, match="has no algorithm_state_0.pt, so another trainer wrote it"):
             trainer.train(resume_from_checkpoint=f"{uninterrupted.args.output_dir}/checkpoint-3")
 
     def test_a_checkpoint_without_a_reference_is_refused_where_it_is_to_be_moved(self, model_dir, tmp_path):
@@ -316,7 +316,7 @@ class TestAlgorithms:
         make(model_dir, tmp_path, **{**changes, "max_steps": 3}).train()
         trainer = make(model_dir, tmp_path / "resumed", **changes, sync_ref_model=True)
 
-        with pytest.raises(ValueError, match="Cannot resume from .* with `sync_ref_model`: .* kept none"):
+        with pytest.raises(ValueError, match="Cannot resume from .* with `sync_ref_model`: .* stored none"):
             trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 

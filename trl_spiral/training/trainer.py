@@ -1,4 +1,4 @@
-"""`SpiralTrainer`: TRL's `GRPOTrainer`, whose batches come from games of self-play. Wiring only; no game logic."""
+"""`SpiralTrainer`: TRL's `GRPOTrainer`, with batches from self-play."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
     Trainer for self-play on multi-turn games, after [SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via
     Multi-Agent Multi-Turn Reinforcement Learning](https://huggingface.co/papers/2506.24119).
 
-    Everything but where rows and advantages come from is [`~trl.GRPOTrainer`]'s: losses, clipping, KL, optimizer,
-    logging, checkpoints, Hub.
+    Rows and advantages come from self-play. Everything else is as in [`~trl.GRPOTrainer`]: losses, clipping, KL,
+    optimizer, logging, checkpoints, Hub.
 
     Example:
 
@@ -72,7 +72,7 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            Model to be trained, as in [`~trl.GRPOTrainer`].
+            Model to train, as in [`~trl.GRPOTrainer`].
         args ([`SpiralConfig`], *optional*):
             Configuration. A default one is used if `None`.
         games (sequence of [`~games.Game`], *optional*):
@@ -309,7 +309,7 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
 
     # ---- the model card ----
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
-        """Creates TRL's model card, which credits SPIRAL, and adds the table in `results_table` where there is one."""
+        """Create TRL's model card, with credits to SPIRAL and the table in `results_table`, if there is one."""
         super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
         if not self.is_world_process_zero():
             return
@@ -324,7 +324,7 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
 
 
 def _meets_snapshots(args: SpiralConfig, matchmaker: Matchmaker | None) -> bool:
-    """Whether earlier selves, the first among them, are opponents."""
+    """Return whether snapshots of the policy, or the base model, are opponents."""
     if matchmaker is None:
         return not {POOL, BASE}.isdisjoint(parse_opponents(args.opponents))
     return isinstance(matchmaker, Opponents) and not {POOL, BASE}.isdisjoint(matchmaker.shares)
@@ -340,7 +340,7 @@ def _reward_func(rollout: SelfPlayRollout) -> Callable[..., list[float]]:
 
 
 def _placeholders(args: SpiralConfig) -> int:
-    """Rows of the placeholder data set: one epoch lasts for the whole run, so that no epoch ends within it."""
+    """Return the rows of the placeholder dataset. One epoch lasts for the whole run."""
     batches = args.max_steps * args.gradient_accumulation_steps
     cycles = -(-batches // (args.steps_per_generation * args.num_iterations))
     return max(cycles, 1) * args.generation_batch_size // args.num_generations
