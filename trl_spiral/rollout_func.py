@@ -15,7 +15,8 @@ from trl_spiral.games import Game, get_game
 from trl_spiral.opponents import Opponents
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.selfplay.advantages import AdvantageEstimator, RoleBaseline
-from trl_spiral.selfplay.collector import Batch, Collector
+from trl_spiral.selfplay.batch import Batch
+from trl_spiral.selfplay.collector import Collector
 from trl_spiral.selfplay.curriculum import Curriculum, game_shares
 from trl_spiral.selfplay.matchmaking import Matchmaker
 from trl_spiral.selfplay.referee import Engine
@@ -49,8 +50,9 @@ class SelfPlayRollout:
     ```
 
     There, `num_generations` must equal the generation batch, and `scale_rewards` must be `"none"`. TRL subtracts the
-    mean of each group, and in smaller groups the turns of one game, which share a return, would cancel. Rows that do not
-    fit in a batch are dropped, since a plain trainer treats every row as new. [`SpiralTrainer`] has neither restriction.
+    mean of each group, and in smaller groups the turns of one game, which share a return, would cancel. Rows that do
+    not fit in a batch are dropped, since a plain trainer treats every row as new. [`SpiralTrainer`] has neither
+    restriction.
 
     Args:
         games (`str`, [`~games.Game`] or a sequence of them):
@@ -71,7 +73,7 @@ class SelfPlayRollout:
     Attributes:
         played (`list[Game]`):
             Games with a weight above 0.
-        batch ([`~selfplay.collector.Batch`]):
+        batch ([`~selfplay.batch.Batch`]):
             The latest batch of this rank: its rows, episodes and metrics.
         collector ([`~selfplay.collector.Collector`]):
             Plays the batches, and holds the state of the run.

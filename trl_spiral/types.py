@@ -110,7 +110,8 @@ class Turn:
             Log-probability, in nats, of each completion token under the policy that sampled it, with temperature and
             without filtering. Same length as `completion_ids`; empty for scripted players.
         policy (`str`, *optional*):
-            Name of the weights that sampled the reply; `None` for scripted players. Only turns of `POLICY` are trained on.
+            Name of the weights that sampled the reply; `None` for scripted players. Only turns of `POLICY` are trained
+            on.
         version (`int`):
             Version of those weights, as reported by the engine.
         truncated (`bool`):
@@ -167,7 +168,8 @@ class Observation:
         asks_program (`bool`, defaults to `False`):
             Whether the move is a program, in a code block instead of a box: see `prompts.extract_code_move`.
         is_duel (`bool`, defaults to `True`):
-            Whether the game is zero-sum for two seats, which prompts mention. Set by the referee from the game's traits.
+            Whether the game is zero-sum for two seats, which prompts mention. Set by the referee from the game's
+            traits.
     """
 
     game: str
@@ -199,8 +201,8 @@ class Request:
         messages (`tuple[Message, ...]`, defaults to none):
             The prompt as chat messages, for an endpoint that accepts no token ids.
         legal_moves (`tuple[str, ...]`, defaults to none):
-            If given, the reply is constrained to end in one of these moves, boxed. An engine that does not support this
-            refuses the request.
+            If given, the reply is constrained to end in one of these moves, boxed. An engine that does not support
+            this refuses the request.
     """
 
     prompt_ids: tuple[int, ...]
@@ -243,8 +245,8 @@ def is_drawn(returns: Sequence[float]) -> bool:
 
 def has_won(returns: Sequence[float], seat: int) -> bool:
     """
-    Return whether a seat won: it has the highest return and some other seat has less. In one-seat games, whether the return
-    is 1.
+    Return whether a seat won: it has the highest return and some other seat has less. In one-seat games, whether the
+    return is 1.
     """
     return returns[0] >= 1.0 if len(returns) == 1 else returns[seat] == max(returns) > min(returns)
 

@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_spiral import SelfPlayRollout, SpiralConfig, SpiralTrainer
-from trl_spiral.selfplay.collector import Batch
+from trl_spiral.selfplay.batch import Batch
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
 
 

@@ -3,8 +3,8 @@ Small training runs that tests share; also a script, for runs that are killed or
 
     python training_runs.py runs.json
 
-plays the runs that `runs.json` lists, one after the other, and writes what happened beside it: `<name>_<rank>.json`, and
-the batches as `<name>_<rank>.pkl`.
+plays the runs that `runs.json` lists, one after the other, and writes what happened beside it: `<name>_<rank>.json`,
+and the batches as `<name>_<rank>.pkl`.
 """
 
 import hashlib

@@ -20,7 +20,7 @@ def result(
     positions: tuple[tuple[int, ...], ...] | None = None,
     ending: Ending = Ending.FINISHED,
 ) -> Result:
-    """A game whose seats take turns; all that took any are trained on, and each took one unless `positions` says so."""
+    """A game whose seats take turns, one each unless `positions` lists more. Seats with turns are trained on."""
     positions = ((1,),) * len(returns) if positions is None else positions
     rounds = range(max(map(len, positions)))
     return Result(
@@ -49,7 +49,7 @@ def learn(estimator, results):
 
 
 BROKEN = result(0.0, 0.0, ending=Ending.ENVIRONMENT_ERROR)
-"""What `Result.of` leaves of a broken episode: no seat to train on."""
+"""The result of a broken episode: no seat to train on."""
 
 
 def mixed_batch() -> list[Result]:

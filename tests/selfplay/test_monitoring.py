@@ -1,4 +1,4 @@
-"""Collapse, noticed in the logs of real runs, one healthy and two made to collapse, and in ones made up for one metric each."""
+"""Detection of collapse in the logs of real runs, one healthy and two collapsed, and in logs made for one metric each."""
 
 import json
 import logging
@@ -31,8 +31,8 @@ HEALTHY = [
     (717.4, 0.382, 0.006, 0.003, 0.117, 0.356, 0.262),
     (718.2, 0.396, 0.006, 0.004, 0.111, 0.345, 0.259),
 ]
-# The same player without openings, at a learning rate of 3e-3: an entry for each batch of 512 turns, from the 14th on, as
-# both seats come to agree that the first wins.
+# The same player without openings, at a learning rate of 3e-3: an entry for each batch of 512 turns, from the 14th on,
+# as both seats come to agree that the first wins.
 AGREED = [
     (80.0, 0.212, 0.062, 0.025, 0.391, 0.650, 0.138),
     (80.0, 0.188, 0.075, 0.037, 0.387, 0.600, 0.212),

@@ -1,9 +1,9 @@
 """
 What `SpiralTrainer` really trains on, seen in real runs of a tiny model.
 
-Promises that are checked here: the loss scores exactly the tokens that were sampled, and only the policy's; advantages are
-ours, row by row; a batch has as many rows as were asked for; no game is preferred for being short; evaluation changes
-nothing; what is logged can be counted again from the episodes.
+Promises that are checked here: the loss scores exactly the tokens that were sampled, and only the policy's; advantages
+are ours, row by row; a batch has as many rows as were asked for; no game is preferred for being short; evaluation
+changes nothing; what is logged can be counted again from the episodes.
 """
 
 import logging
@@ -311,8 +311,8 @@ class TestMetrics:
                         assert entry[f"selfplay/{game}/seat{seat}/{name}"] == pytest.approx(value, abs=1e-6)
 
     def test_the_first_loss_is_the_formula(self, turn_run):
-        # Before the first step the ratio is 1, so Dr. GRPO's loss is -sum of advantages over tokens / (rows * max length).
-        # Half of the 64 rows are in the first step.
+        # Before the first step the ratio is 1, so Dr. GRPO's loss is -sum of advantages over tokens / (rows * max
+        # length). Half of the 64 rows are in the first step.
         first = turn_run.rows_in_loss[:32]
         expected = -sum(sum(advantages) for _, advantages in first) / (32 * turn_run.args.max_completion_length)
 

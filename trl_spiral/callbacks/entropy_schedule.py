@@ -26,8 +26,8 @@ class EntropyScheduleCallback(TrainerCallback):
         args = trainer.args
         if args.entropy_coef == 0.0 or args.use_adaptive_entropy:
             raise ValueError(
-                f"The schedule to `end` ({end}) changes `entropy_coef` ({args.entropy_coef}), which must not be 0 at the "
-                "start or adaptive (`use_adaptive_entropy`). Set `entropy_coef`, or leave the schedule out."
+                f"The schedule to `end` ({end}) changes `entropy_coef` ({args.entropy_coef}), which must not be 0 at "
+                "the start or adaptive (`use_adaptive_entropy`). Set `entropy_coef`, or leave the schedule out."
             )
         self.trainer = trainer
         self.end = end

@@ -20,7 +20,7 @@ from trl_spiral.games import Game
 from trl_spiral.machine import describe_machine, describe_versions
 from trl_spiral.players import PolicyPlayer, scripted_player
 from trl_spiral.players.names import has_random_player
-from trl_spiral.selfplay.collector import Batch
+from trl_spiral.selfplay.batch import Batch
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.selfplay.rows import Row
 from trl_spiral.text.printable import get_logger

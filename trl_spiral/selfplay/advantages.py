@@ -13,8 +13,8 @@ from trl_spiral.types import SELF
 
 Role = tuple[str, int, str]
 """
-Key of a baseline: (game, seat, class of opponent). The expected return depends on the opponent as much as on the seat. A
-baseline over all opponents would give every turn against a weak one a positive advantage.
+Key of a baseline: (game, seat, class of opponent). The expected return depends on the opponent as much as on the seat.
+A baseline over all opponents would give every turn against a weak one a positive advantage.
 """
 
 Advantages = tuple[tuple[float, ...], ...]
@@ -84,8 +84,8 @@ class RoleBaseline:
     def __init__(self, decay: float = 0.95, discount: float = 1.0, per_episode: bool = False) -> None:
         if not 0.0 <= decay < 1.0:
             raise ValueError(
-                f"`decay` ({decay}) must be in [0, 1): at 1 a baseline never moves. Use `0.0` to follow only the latest "
-                "batch."
+                f"`decay` ({decay}) must be in [0, 1): at 1 a baseline never moves. Use `0.0` to follow only the "
+                "latest batch."
             )
         _check_discount(discount)
         self.decay = decay

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from trl_spiral.selfplay.advantages import AdvantageEstimator
+from trl_spiral.selfplay.batch import Batch, Filling, Pace, account
 from trl_spiral.selfplay.curriculum import Curriculum, named_shares
 from trl_spiral.selfplay.matchmaking import ResultTracker
 from trl_spiral.selfplay.metrics import measure
@@ -26,82 +27,15 @@ from trl_spiral.types import POLICY, SELF, Episode
 logger = get_logger(__name__)
 
 _MARGIN = 1.03
-_ROWS_PER_EPISODE = 8
-"""Guess before the first batch."""
 _MAX_WAVES = 20
-
-
-@dataclass(frozen=True)
-class Batch:
-    """
-    A batch of one rank.
-
-    Attributes:
-        rows (`list[Row]`):
-            Rows to train on.
-        episodes (`list[Episode]`):
-            This rank's episodes. Some of their rows may be in a later batch.
-        metrics (`dict[str, float]`):
-            Metrics to log, by name.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    episodes: list[Episode] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class _Pace:
-    """Rows and episodes of recent batches, each of which counts half as much as the next."""
-
-    rows: float = 0.0
-    episodes: float = 0.0
-    fixed: bool = False
-
-    @property
-    def rows_per_episode(self) -> float:
-        return (self.rows / self.episodes if self.episodes else 0.0) or _ROWS_PER_EPISODE
-
-    def start_batch(self) -> None:
-        self.rows, self.episodes = self.rows / 2, self.episodes / 2
-
-    def add(self, rows: int) -> None:
-        if not self.fixed:
-            self.rows += rows
-            self.episodes += 1
-
-
-@dataclass
-class _Filling:
-    """A batch that is being filled."""
-
-    needed: int
-    pace: _Pace
-    number: int  # of the next episode
-    queue: list[Row]
-    spare: list[Row] = field(default_factory=list)  # rows without an advantage, which are filtered
-    results: list[Result] = field(default_factory=list)  # of all ranks
-    episodes: list[Episode] = field(default_factory=list)
-    carried: int = field(init=False)  # rows in the queue from earlier batches
-
-    def __post_init__(self) -> None:
-        self.carried = len(self.queue)
-
-    @property
-    def missing(self) -> int:
-        return self.needed - len(self.queue)
-
-    @property
-    def surplus(self) -> list[Row]:
-        return self.queue[self.needed :]
 
 
 class Collector:
     """
     Plays games until every rank has a full batch of rows.
 
-    Games are started one by one until they are expected to fill the batch, and every started game is played to its end.
-    Rows are taken in the order in which games were started, so short games are not preferred.
+    Games are started one by one until they are expected to fill the batch, and every started game is played to its
+    end. Rows are taken in the order in which games were started, so short games are not preferred.
 
     Args:
         settings ([`SelfPlaySettings`]):
@@ -141,7 +75,7 @@ class Collector:
         self.episodes = 0
         self.kept: list[Row] = []
         self.measured: dict[str, float] = {}
-        self._pace = _Pace()
+        self._pace = Pace()
 
     def collect(
         self,
@@ -180,7 +114,7 @@ class Collector:
         if self.curriculum is not None:
             schedule = replace(schedule, shares=self._curriculum_shares(self.curriculum, schedule, step))
         self._pace.start_batch()
-        filling = _Filling(needed, self._pace, self.episodes, queue=list(self.kept))
+        filling = Filling(needed, self._pace, self.episodes, queue=list(self.kept))
         self._fill(filling, schedule, engine, restore)
         # Once per batch, after all of its waves.
         filling.results.sort(key=lambda result: result.counter)
@@ -212,12 +146,12 @@ class Collector:
         Returns:
             [`Batch`]: Exactly `needed` rows.
         """
-        filling = _Filling(needed, replace(self._pace, fixed=True), first, queue=[])
+        filling = Filling(needed, replace(self._pace, fixed=True), first, queue=[])
         self._fill(filling, schedule, engine, restore)
         return self._batch(filling, schedule, engine, 0)
 
     # ---- playing ----
-    def _fill(self, filling: _Filling, schedule: Schedule, engine: Engine, restore: Callable[[], None] | None) -> None:
+    def _fill(self, filling: Filling, schedule: Schedule, engine: Engine, restore: Callable[[], None] | None) -> None:
         """Play waves of games until every rank has its rows."""
         for _ in range(_MAX_WAVES):
             wave = self.ranks.agree(partial(self._play_wave, filling, schedule, engine), restore)
@@ -230,7 +164,7 @@ class Collector:
                 return
         self._fill_with_zeros(filling)
 
-    def _play_wave(self, filling: _Filling, schedule: Schedule, engine: Engine) -> list[Episode]:
+    def _play_wave(self, filling: Filling, schedule: Schedule, engine: Engine) -> list[Episode]:
         """Play the games that are expected to bring the missing rows. Return them in the order of their start."""
         missing, group = filling.missing, self.settings.games_per_start
         ended: list[Episode] = []
@@ -238,8 +172,8 @@ class Collector:
 
         def games() -> Iterator[Playing | None]:
             # The number of games is estimated from earlier batches. The games of this one that end first are its short
-            # ones. A few more than needed are started: their rows are not lost, and a second wave of a handful of games
-            # would leave the engine nearly idle.
+            # ones. A few more than needed are started: their rows are not lost, and a second wave of a handful of
+            # games would leave the engine nearly idle.
             started, target = 0, missing * _MARGIN / filling.pace.rows_per_episode
             while True:
                 if started < target or started % group:
@@ -260,7 +194,7 @@ class Collector:
                 rows += len(episode.trajectories[seat].turns) if self.settings.sample_unit == "turn" else 1
         return sorted(ended, key=lambda episode: episode.counter)
 
-    def _add_rows(self, filling: _Filling, wave: Sequence[Episode]) -> None:
+    def _add_rows(self, filling: Filling, wave: Sequence[Episode]) -> None:
         """Compute the advantages of a wave, and add its rows to the batch."""
         mine = [Result.of(episode, self._learning_seats(episode), self._opponent_of(episode)) for episode in wave]
         # Each once, since ranks that share an engine send the same, and in the same order on all ranks.
@@ -277,7 +211,7 @@ class Collector:
         filling.results += results
         filling.episodes += wave
 
-    def _fill_with_zeros(self, filling: _Filling) -> None:
+    def _fill_with_zeros(self, filling: Filling) -> None:
         """Add filtered rows to a batch that many waves have not filled. Called on every rank."""
         if min(self.ranks.gather([len(filling.spare) - filling.missing])) < 0:
             endings = dict(Counter(str(result.ending) for result in filling.results))
@@ -287,8 +221,8 @@ class Collector:
                 f"{detail}".rstrip()
             )
         logger.warning(
-            "Hardly any turn has an advantage, so the batch is filled up with turns of zero advantage. If this goes on, "
-            "the policy has settled: use more `opening_moves` or other opponents."
+            "Hardly any turn has an advantage, so the batch is filled up with turns of zero advantage. If this goes "
+            "on, the policy has settled: use more `opening_moves` or other opponents."
         )
         short = max(0, filling.missing)
         filling.queue += filling.spare[:short]
@@ -310,16 +244,16 @@ class Collector:
         shares = self.ranks.agree(lambda: named_shares(names, curriculum(step, dict(self.measured))))
         if any(others != shares for others in self.ranks.gather([shares])):
             raise RuntimeError(
-                f"The curriculum returned {dict(zip(names, shares, strict=True))} on this rank at step {step}, and other "
-                "weights on another rank. Let it depend on nothing but its arguments and its own state."
+                f"The curriculum returned {dict(zip(names, shares, strict=True))} on this rank at step {step}, and "
+                "other weights on another rank. Let it depend on nothing but its arguments and its own state."
             )
         return shares
 
     # ---- metrics ----
-    def _batch(self, filling: _Filling, schedule: Schedule, engine: Engine, kept: int) -> Batch:
+    def _batch(self, filling: Filling, schedule: Schedule, engine: Engine, kept: int) -> Batch:
         metrics = measure(filling.results)
         metrics |= {f"selfplay/{name}": value for name, value in self.estimator.metrics().items()}
-        metrics |= _account(filling, kept)
+        metrics |= account(filling, kept)
         metrics |= {f"selfplay/engine/{name}": value for name, value in engine.metrics().items()}
         if self.tracker is not None:
             metrics |= {f"pool/{name}": value for name, value in self.tracker.metrics().items()}
@@ -349,34 +283,17 @@ class Collector:
         """
         self.episodes = state["episodes"]
         self.kept = [Row(**row) for row in state["kept"]]
-        self._pace = _Pace(*state["pace"])
+        self._pace = Pace(*state["pace"])
         self.measured = dict(state["measured"])
         self.estimator.load_state_dict(state["estimator"])
         if state["curriculum"] is not None:
             load = getattr(self.curriculum, "load_state_dict", None)
             if load is None:
                 raise ValueError(
-                    "The checkpoint contains the state of a curriculum, and this run's curriculum has no state. Resume "
-                    "with the same `curriculum`."
+                    "The checkpoint contains the state of a curriculum, and this run's curriculum has no state. "
+                    "Resume with the same `curriculum`."
                 )
             load(state["curriculum"])
-
-
-def _account(filling: _Filling, kept: int) -> dict[str, float]:
-    """Return the use of all tokens that the policy sampled on this rank. TRL averages over ranks."""
-    sampled = sum(episode.policy_tokens + episode.discarded_tokens for episode in filling.episodes)
-    unused = sampled - sum(row.policy_tokens for row in filling.queue[filling.carried :])
-    dropped = [] if kept else filling.surplus
-    unused += sum(row.policy_tokens for row in dropped)
-    return {
-        "selfplay/carried_rows": float(filling.carried),
-        "selfplay/kept_rows": float(kept),
-        "selfplay/unused_rows": float(len(dropped)),
-        "selfplay/filtered_turns": float(len(filling.spare)),
-        # Filtered turns, drawn attempts, turns of seats that do not learn, broken games, and dropped rows.
-        "selfplay/unused_tokens": float(unused),
-        "selfplay/unused_share": unused / sampled if sampled else 0.0,
-    }
 
 
 def _state_of(curriculum: Curriculum | None) -> dict[str, Any] | None:

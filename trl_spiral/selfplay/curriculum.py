@@ -11,8 +11,8 @@ class Curriculum(Protocol):
     """
     Chooses the sampling weights of the games before each batch.
 
-    Every rank calls it once per batch with the same arguments, and it must return the same on all of them. It may use no
-    clock, and no random numbers but from a seed of its own. A curriculum with state also has `state_dict()`, which
+    Every rank calls it once per batch with the same arguments, and it must return the same on all of them. It may use
+    no clock, and no random numbers but from a seed of its own. A curriculum with state also has `state_dict()`, which
     returns plain values, and `load_state_dict(state)`, which a resumed run calls.
     """
 
@@ -83,13 +83,13 @@ def game_shares(games: Sequence[str], weights: Sequence[float]) -> list[float]:
     listed = ", ".join(f"{weight:g}" for weight in weights)
     if len(weights) != len(games):
         raise ValueError(
-            f"`game_weights` ({listed}) must be as many as `games` ({', '.join(games)}), in the same order. Leave them "
-            "out for uniform weights."
+            f"`game_weights` ({listed}) must be as many as `games` ({', '.join(games)}), in the same order. Leave "
+            "them out for uniform weights."
         )
     if not all(math.isfinite(weight) and weight >= 0.0 for weight in weights) or not math.fsum(weights) > 0.0:
         raise ValueError(
-            f"`game_weights` ({listed}) must be numbers of at least 0, not all of them 0. Give a game weight 0 to leave "
-            "it out."
+            f"`game_weights` ({listed}) must be numbers of at least 0, not all of them 0. Give a game weight 0 to "
+            "leave it out."
         )
     total = math.fsum(weights)
     return [weight / total for weight in weights]

@@ -1,5 +1,6 @@
 """
-Detection of runs that learn nothing, from their first batches: the cause, the remedy and a sample reply in one sentence.
+Detection of runs that learn nothing, from their first batches: the cause, the remedy and a sample reply in one
+sentence.
 
 [`~selfplay.monitoring`] compares a run with its own best values, so it misses a run that fails from its first step.
 """
@@ -21,7 +22,7 @@ BATCHES = 2
 """Batches after which a run is judged."""
 
 REPLIES = 32
-"""Fewest replies to judge a run by. If half of all replies fail, 29 of 32 do so with a probability of one in a million."""
+"""Fewest replies to judge a run by. If half of all replies fail, 29 of 32 do with a probability of 1e-6."""
 
 MOST = 0.9
 """Least share of replies without a legal move for a warning."""
@@ -35,14 +36,15 @@ _FIRST = "{share:.0%} of the first {replies} replies"
 _SENTENCES = {
     "truncated": f"{_FIRST} were cut off at `max_completion_length` ({{max_completion_length}}){{others}}: raise it, "
     f"or {_THINKING}",
-    "no_box": f"{_FIRST} contain no move in a `\\boxed{{{{}}}}`{{others}}: start from a model that follows instructions "
-    f"or was fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or {_THINKING}",
-    "illegal": f"{_FIRST} contain an illegal move in their `\\boxed{{{{}}}}`{{others}}: fine-tune on legal moves first, "
-    "constrain replies to them by `constrain_moves`, or start with an easier game",
+    "no_box": f"{_FIRST} contain no move in a `\\boxed{{{{}}}}`{{others}}: start from a model that follows "
+    f"instructions or was fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or "
+    f"{_THINKING}",
+    "illegal": f"{_FIRST} contain an illegal move in their `\\boxed{{{{}}}}`{{others}}: fine-tune on legal moves "
+    "first, constrain replies to them by `constrain_moves`, or start with an easier game",
     "equal_rewards": "All of the first {rows} rows have the same reward ({highest:g}), so no reply is better than "
     "another: {remedy}",
-    "no_trained_token": "The first {rows} rows have no token to train on, since each token is masked or has an advantage "
-    "of 0: {remedy}",
+    "no_trained_token": "The first {rows} rows have no token to train on, since each token is masked or has an "
+    "advantage of 0: {remedy}",
     "no_gradient": "The gradient norm is 0 in each of the first {steps} steps, although {trained_tokens} tokens "
     f"have an advantage: {_HOTTER} if all replies are equal, else check that the weights to train are not frozen",
 }

@@ -1,9 +1,9 @@
 """
 Detection of collapse in the log of a run: one sentence for each problem, with the remedy.
 
-Self-play collapses without a sign in the loss. In tic-tac-toe with plain policy gradients, both seats settle on lines that
-the first player wins: draws vanish, and one seat wins nearly every game. Warnings depend on the log alone, so a resumed
-run, a report and a test see the same ones.
+Self-play collapses without a sign in the loss. In tic-tac-toe with plain policy gradients, both seats settle on lines
+that the first player wins: draws vanish, and one seat wins nearly every game. Warnings depend on the log alone, so a
+resumed run, a report and a test see the same ones.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
-# The thresholds come from runs of `recipes/spiral_ttt.py`, and from two runs of its player that collapsed because of a high
-# learning rate without random openings. Healthy runs, over 320 steps: illegal moves at most 0.01 above their lowest, the gap
-# between the seats' wins at most 0.21 and falling, draws rising, entropy down to 16% of its first value. Collapsed runs,
-# within 25 batches: illegal moves up by 0.4 and more; or no draws, a gap of 0.9 to 1, and entropy at 4% to 9%.
+# The thresholds come from runs of `recipes/spiral_ttt.py`, and from two runs of its player that collapsed because of a
+# high learning rate without random openings. Healthy runs, over 320 steps: illegal moves at most 0.01 above their
+# lowest, the gap between the seats' wins at most 0.21 and falling, draws rising, entropy down to 16% of its first
+# value. Collapsed runs, within 25 batches: illegal moves up by 0.4 and more; or no draws, a gap of 0.9 to 1, and
+# entropy at 4% to 9%.
 RISE = 0.15
 """Least rise of illegal or truncated endings above their lowest share of the games."""
 
@@ -106,15 +107,15 @@ _ILLEGAL = _Rule(
 _TRUNCATED = _Rule(
     "lowest",
     lambda now, then: (now - then) / RISE,
-    "{now:.0%} of the games end by a reply that was cut off, after {then:.0%} at best: raise `max_completion_length` if "
-    "replies make sense to their end, else lower `learning_rate`.",
+    "{now:.0%} of the games end by a reply that was cut off, after {then:.0%} at best: raise `max_completion_length` "
+    "if replies make sense to their end, else lower `learning_rate`.",
 )
 _SKEW = _Rule(
     "lowest",
     lambda now, then: min(now / SKEW, (now - then) / SKEW_RISE),
-    "One seat's share of wins at {game} is {now:.0%} above another's, after {then:.0%} at best: unless the rules give it the "
-    "game, both have settled on one line, so start from random positions by `opening_moves`, or meet earlier selves by "
-    "`opponents='self:0.8,pool:0.2'`.",
+    "One seat's share of wins at {game} is {now:.0%} above another's, after {then:.0%} at best: unless the rules give "
+    "it the game, both have settled on one line, so start from random positions by `opening_moves`, or meet earlier "
+    "selves by `opponents='self:0.8,pool:0.2'`.",
 )
 _DRAWS = _Rule(
     "highest",
@@ -125,14 +126,14 @@ _DRAWS = _Rule(
 _ENTROPY = _Rule(
     "first",
     lambda now, then: _times_less(now, then) / LESS_ENTROPY,
-    "Entropy is down to {now:.3f} nats a token, from {then:.3f}: nothing new is tried any more, so raise `entropy_coef` or "
-    "`temperature`, or lower `learning_rate`.",
+    "Entropy is down to {now:.3f} nats a token, from {then:.3f}: nothing new is tried any more, so raise "
+    "`entropy_coef` or `temperature`, or lower `learning_rate`.",
 )
 _LENGTH = _Rule(
     "first",
     lambda now, then: _times_less(now, then) / SHORTER_REPLIES,
-    "Replies are down to {now:.0f} tokens, from {then:.0f}: the policy reasons less and less, so lower `learning_rate`, or "
-    "hold it closer to where it started by `beta`.",
+    "Replies are down to {now:.0f} tokens, from {then:.0f}: the policy reasons less and less, so lower "
+    "`learning_rate`, or hold it closer to where it started by `beta`.",
 )
 
 
@@ -271,11 +272,12 @@ def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
     for game, shares in wins.items():
         if game in one_sided:  # the policy always has the same seat, and should win more than its opponent
             continue
-        # The difference of two shares has up to twice the standard error of one, as a share of a quarter of the games has.
+        # The difference of two shares has up to twice the standard error of one, as a share of a quarter of the games
+        # has.
         quarter = played[game] and played[game] / 4
         yield _Reading(f"selfplay/{game}/skew", _SKEW, max(shares) - min(shares), quarter, game)
-    # A forfeit is never a draw, so draws are a share of the finished games. In a mixture each game is judged alone, since
-    # the mixture may change. Truncated replies are not logged per game.
+    # A forfeit is never a draw, so draws are a share of the finished games. In a mixture each game is judged alone,
+    # since the mixture may change. Truncated replies are not logged per game.
     if len(wins) > 1:
         drawn = [(f"selfplay/{game}/seat0/draw", played[game], 1.0 - illegal.get(game, 0.0)) for game in wins]
         mixture = {}

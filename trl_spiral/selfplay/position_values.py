@@ -29,8 +29,9 @@ class PositionValues:
     [GAE](https://huggingface.co/papers/1506.02438) over turns instead of tokens. A position that is new for a class of
     opponent has its value in self-play. If it is new there too, its value is the role's mean return.
 
-    The next position is the seat's own next one. In a game of `rivals` it is the next position of either seat, with the
-    sign changed for the other seat. A move is then judged by the position that it leaves, before the rival's reply.
+    The next position is the seat's own next one. In a game of `rivals` it is the next position of either seat, with
+    the sign changed for the other seat. A move is then judged by the position that it leaves, before the rival's
+    reply.
 
     Args:
         trace (`float`, defaults to `0.0`):
@@ -91,8 +92,8 @@ class PositionValues:
         shared = result.game in self.rivals
         if shared and len(result.returns) != 2:
             raise ValueError(
-                f"`rivals` contains {result.game}, which has {len(result.returns)} seats. Only between two seats is the "
-                "value of a position for one the negative of its value for the other. Leave this game out."
+                f"`rivals` contains {result.game}, which has {len(result.returns)} seats. Only between two seats is "
+                "the value of a position for one the negative of its value for the other. Leave this game out."
             )
         later: dict[int, tuple[float, float]] = {}
         backwards: list[list[float]] = [[] for _ in result.returns]

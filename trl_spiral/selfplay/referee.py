@@ -31,7 +31,7 @@ class Engine(Protocol):
         """Accept a request. `ticket` identifies it in `step` and `abort`."""
 
     def step(self) -> Sequence[tuple[int, Reply]]:
-        """Work until at least one request is answered, and return all that are. Called only while requests are pending."""
+        """Work until at least one request is answered, and return all that are. Called only with requests pending."""
 
     def abort(self, tickets: Sequence[int]) -> None:
         """Drop requests whose replies are not needed any more."""
@@ -64,8 +64,8 @@ class Forfeit:
     """
     Returns of a game that ends by an illegal or truncated reply.
 
-    The seat at fault never gets more than the worst return that the rules allow (`Traits.lowest`). Otherwise an illegal
-    move would be the cheapest way out of a bad hand in games that are scored by chips. If `offender` is above
+    The seat at fault never gets more than the worst return that the rules allow (`Traits.lowest`). Otherwise an
+    illegal move would be the cheapest way out of a bad hand in games that are scored by chips. If `offender` is above
     `Traits.lowest`, the seat at fault gets that, and the others share its negative.
 
     Attributes:
@@ -189,8 +189,8 @@ def _open(start: Start) -> tuple[Match, list[tuple[int, str]]]:
                 legal = match.legal_actions()
                 if legal is None:
                     raise ValueError(
-                        f"{start.game.name} cannot list its legal moves, so it cannot start from a random opening. Use "
-                        "`opening_moves=0`."
+                        f"{start.game.name} cannot list its legal moves, so it cannot start from a random opening. "
+                        "Use `opening_moves=0`."
                     )
                 moves.append((seat, match.apply(rng.choice(legal)) or ""))
             if match.to_move is not None:
@@ -229,8 +229,8 @@ def play(episodes: Iterable[Playing | None], engine: Engine | None = None, in_fl
 
     Args:
         episodes (`Iterable[Playing | None]`):
-            Generators from `referee` or `until_decided`, taken one at a time, whenever there is room. `None` means "not
-            now": the iterator is called again when an episode has ended, so it can decide late if another game is
+            Generators from `referee` or `until_decided`, taken one at a time, whenever there is room. `None` means
+            "not now": the iterator is called again when an episode has ended, so it can decide late if another game is
             needed.
         engine ([`Engine`], *optional*):
             Answers requests to models. Not needed if all players are scripted.
@@ -247,10 +247,38 @@ def play(episodes: Iterable[Playing | None], engine: Engine | None = None, in_fl
     """
     if in_flight < 1:
         raise ValueError(f"`in_flight` ({in_flight}) must be at least 1: no game could start.")
-    tickets = count()
-    waiting: dict[int, tuple[Playing, Ask, Request]] = {}
+    table = _Table(engine)
+    source = iter(episodes)
+    try:
+        while True:
+            while len(table.waiting) < in_flight:
+                playing = next(source, _NO_MORE)
+                if playing is None and table.waiting:
+                    break
+                if isinstance(playing, _NoMore):
+                    source = iter(())
+                    break
+                if playing is not None and (episode := table.advance(playing, None)) is not None:
+                    yield episode
+            if not table.waiting or engine is None:
+                return
+            for ticket, reply in engine.step():
+                if (episode := table.answer(ticket, reply)) is not None:
+                    yield episode
+    finally:
+        if table.waiting and engine is not None:
+            engine.abort(list(table.waiting))
 
-    def advance(playing: Playing, turn: Turn | None) -> Episode | None:
+
+class _Table:
+    """The games that wait for an engine."""
+
+    def __init__(self, engine: Engine | None) -> None:
+        self.engine = engine
+        self.waiting: dict[int, tuple[Playing, Ask, Request]] = {}
+        self._tickets = count()
+
+    def advance(self, playing: Playing, turn: Turn | None) -> Episode | None:
         """Send turns to a game until it makes a request to the engine or ends."""
         while True:
             try:
@@ -264,42 +292,25 @@ def play(episodes: Iterable[Playing | None], engine: Engine | None = None, in_fl
                 continue
             if not isinstance(answer, Request):
                 raise TypeError(
-                    f"Player {ask.player.name!r} returned a {type(answer).__name__} in {ask.observation.game}. A player must "
-                    "return a `Turn` or a `Request`; to resign, return `Turn(action=None)`."
+                    f"Player {ask.player.name!r} returned a {type(answer).__name__} in {ask.observation.game}. A player "
+                    "must return a `Turn` or a `Request`; to resign, return `Turn(action=None)`."
                 )
-            if engine is None:
+            if self.engine is None:
                 raise ValueError(
                     f"Player {ask.player.name!r} needs an engine for its moves, and `play` was called without one."
                 )
-            ticket = next(tickets)
-            engine.add(ticket, answer)
-            waiting[ticket] = playing, ask, answer
+            ticket = next(self._tickets)
+            self.engine.add(ticket, answer)
+            self.waiting[ticket] = playing, ask, answer
             return None
 
-    source = iter(episodes)
-    try:
-        while True:
-            while len(waiting) < in_flight:
-                playing = next(source, _NO_MORE)
-                if playing is None and waiting:
-                    break
-                if isinstance(playing, _NoMore):
-                    source = iter(())
-                    break
-                if playing is not None and (episode := advance(playing, None)) is not None:
-                    yield episode
-            if not waiting or engine is None:
-                return
-            for ticket, reply in engine.step():
-                playing, ask, request = waiting.pop(ticket)
-                turn = ask.player.answer(ask.observation, request, reply)
-                if not isinstance(turn, Turn):
-                    raise TypeError(
-                        f"Player {ask.player.name!r} returned a {type(turn).__name__} for a reply in {ask.observation.game}. "
-                        "`answer` must return a `Turn`; for a reply without a move, return `Turn(action=None)`."
-                    )
-                if (episode := advance(playing, turn)) is not None:
-                    yield episode
-    finally:
-        if waiting and engine is not None:
-            engine.abort(list(waiting))
+    def answer(self, ticket: int, reply: Reply) -> Episode | None:
+        """Pass a reply to its game, and advance it."""
+        playing, ask, request = self.waiting.pop(ticket)
+        turn = ask.player.answer(ask.observation, request, reply)
+        if not isinstance(turn, Turn):
+            raise TypeError(
+                f"Player {ask.player.name!r} returned a {type(turn).__name__} for a reply in {ask.observation.game}. "
+                "`answer` must return a `Turn`; for a reply without a move, return `Turn(action=None)`."
+            )
+        return self.advance(playing, turn)

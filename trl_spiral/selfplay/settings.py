@@ -43,15 +43,15 @@ class SelfPlaySettings:
         filter_zero_advantages (`bool`, defaults to `False`):
             Whether rows with an advantage of zero are replaced by rows of more games.
         baseline_per_opponent (`bool`, defaults to `True`):
-            Whether the estimator keeps separate baselines for each class of opponent: the policy itself, its snapshots,
-            and each other player.
+            Whether the estimator keeps separate baselines for each class of opponent: the policy itself, its
+            snapshots, and each other player.
         games_in_flight (`int`, *optional*):
             Most games that a rank plays at the same time. Default: one for each row of the batch, up to 512.
         constrain_moves (`bool`, defaults to `False`):
             Whether the engine constrains replies to end in a legal move.
         game_weights (`Sequence[float]`, *optional*):
-            Sampling weight of each game, in the order of the games. Default: uniform. Weights apply to episodes, so long
-            games contribute more rows.
+            Sampling weight of each game, in the order of the games. Default: uniform. Weights apply to episodes, so
+            long games contribute more rows.
         row_advantages (`bool`, defaults to `False`):
             Whether the trainer uses the advantage of each row as it is, and corrects for rows that earlier weights
             wrote, as [`SpiralTrainer`] does. Rows that do not fit in a batch are then kept for the next one. A plain

@@ -38,8 +38,8 @@ _FREE_SPACE = "Free some space and continue with `resume_from_checkpoint=True`: 
 
 class AdvantageMixin:
     """
-    Over [`~trl.GRPOTrainer`]: own advantages in place of TRL's, and resumed runs that continue with the same numbers on
-    an equal machine.
+    Over [`~trl.GRPOTrainer`]: own advantages in place of TRL's, and resumed runs that continue with the same numbers
+    on an equal machine.
 
     A subclass returns the advantages from `_own_advantages`, and its state for checkpoints from `_own_state`. It may
     write more files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
@@ -62,8 +62,8 @@ class AdvantageMixin:
 
     def _own_advantages(self, output: dict[str, Any]) -> tuple[torch.Tensor, list[float]] | None:
         """
-        Return this rank's advantages, of shape (rows,) or (rows, tokens), and one number per row for the log; `None` to
-        keep TRL's.
+        Return this rank's advantages, of shape (rows,) or (rows, tokens), and one number per row for the log; `None`
+        to keep TRL's.
 
         Args:
             output (`dict[str, Any]`):
@@ -91,12 +91,13 @@ class AdvantageMixin:
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint's folder, or `True` (or `"true"`) for the newest complete one in `args.output_dir`. For each
-                newer one that is skipped, the reason is logged. `"auto"` resumes from the newest complete checkpoint if
-                there is one, and starts a new run otherwise.
+                A checkpoint's folder, or `True` (or `"true"`) for the newest complete one in `args.output_dir`. For
+                each newer one that is skipped, the reason is logged. `"auto"` resumes from the newest complete
+                checkpoint if there is one, and starts a new run otherwise.
 
         Raises:
-            ValueError: If there is no complete checkpoint, the given one is not complete, or a setting that a resume cannot
+            ValueError: If there is no complete checkpoint, the given one is not complete, or a setting that a resume
+            cannot
                 change differs from the checkpoint's; see [`~training.resume`].
             SystemExit: After a signal, once the checkpoint is saved. See [`PreemptionCallback`].
         """
@@ -134,8 +135,8 @@ class AdvantageMixin:
         folder = Path(checkpoint)
         if not (folder / state_file(0, self._state_name)).is_file():
             raise ValueError(
-                f"Cannot resume from {checkpoint}: it is complete, but has no {state_file(0, self._state_name)}, so another "
-                "trainer wrote it. Resume from a checkpoint of this trainer."
+                f"Cannot resume from {checkpoint}: it is complete, but has no {state_file(0, self._state_name)}, so "
+                "another trainer wrote it. Resume from a checkpoint of this trainer."
             )
         changed = check_settings(checkpoint, read_marker(folder)["settings"], self._settings)
         if self.args.sync_ref_model and not (folder / _REFERENCE_FILE).is_file():
@@ -251,7 +252,8 @@ class AdvantageMixin:
     def _finalize_training(self, *args):
         if self._unrestored is not None:
             logger.warning(
-                "%s has taken %d steps and `max_steps` is %d: nothing is left to train. Raise `max_steps` to continue.",
+                "%s has taken %d steps and `max_steps` is %d: nothing is left to train. Raise `max_steps` to "
+                "continue.",
                 *(self._unrestored, self.state.global_step, self.state.max_steps),
             )
             # Without a step, it has not been restored yet.

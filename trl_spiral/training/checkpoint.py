@@ -1,10 +1,10 @@
 """
 Complete checkpoints: a marker file lists all files with their digests.
 
-A checkpoint of transformers contains the model, the optimizer and the random state. A self-play run also depends on its
-baselines, its episode counter, the rows kept for the next batch, its pool of opponents, and its place in TRL's
-generation cycle. Each rank writes these next to its random state. Rank 0 then writes the marker. A checkpoint without a
-valid marker is damaged or incomplete, and is skipped.
+A checkpoint of transformers contains the model, the optimizer and the random state. A self-play run also depends on
+its baselines, its episode counter, the rows kept for the next batch, its pool of opponents, and its place in TRL's
+generation cycle. Each rank writes these next to its random state. Rank 0 then writes the marker. A checkpoint without
+a valid marker is damaged or incomplete, and is skipped.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
         num_generations (`int`, *optional*, defaults to `2`):
             See above.
         loss_type (`str`, *optional*, defaults to `"dr_grpo"`):
-            Sum over tokens divided by a constant, as in SPIRAL. Clipped by `epsilon` over `num_iterations` passes; with
-            one pass and one step per generation it is plain importance sampling.
+            Sum over tokens divided by a constant, as in SPIRAL. Clipped by `epsilon` over `num_iterations` passes;
+            with one pass and one step per generation it is plain importance sampling.
         num_iterations (`int`, *optional*, defaults to `2`):
             Passes over each generation batch.
         scale_rewards (`str`, *optional*, defaults to `"none"`):
@@ -62,9 +62,9 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
         max_draw_retries (`int`, *optional*, defaults to `0`):
             How many times a drawn game is played again. SPIRAL's `filter_draw` uses 5.
         forfeit (`list[float]`, *optional*, defaults to `[-1.0, 1.0]`):
-            Return of a seat whose reply contains no legal move or is truncated, and return that the other seats share. A
-            single number is that of the seat at fault. SPIRAL's code uses `[-1.5, 0.5]`. If the rules of a game can give
-            a seat less, such as -13 chips in Leduc poker, the seat gets that, and the other seats share as much.
+            Return of a seat whose reply contains no legal move or is truncated, and return that the other seats share.
+            A single number is that of the seat at fault. SPIRAL's code uses `[-1.5, 0.5]`. If the rules of a game can
+            give a seat less, such as -13 chips in Leduc poker, the seat gets that, and the other seats share as much.
         games_in_flight (`int`, *optional*):
             Most games that each rank plays at the same time. Default: one for each row of the batch, up to 512.
 
@@ -93,7 +93,8 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
             Arguments of [`EndpointEngine`] for each endpoint among the opponents: `timeout` (seconds for one reply),
             `api_key_env` (environment variable that contains the key; empty for an endpoint without keys),
             `max_requests` and `max_tokens` (budget of the whole run, shared evenly among ranks) and others. When its
-            share is used up, an endpoint is no longer an opponent. A resumed run continues from the checkpoint's usage.
+            share is used up, an endpoint is no longer an opponent. A resumed run continues from the checkpoint's
+            usage.
 
         > Parameters that control generation
 
@@ -117,15 +118,15 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
 
         advantage_estimator (`str`, *optional*, defaults to `"role"`):
             `"role"` for SPIRAL's role-conditioned baselines ([`RoleBaseline`]), `"batch"` for the batch mean of each
-            role ([`BatchMean`]), `"group"` for the mean over games that share a start ([`GroupMean`]), `"none"` for the
-            return itself ([`ReturnsOnly`]), or `"position"` for generalized advantage estimation over turns with a table
-            of position values ([`PositionValues`]).
+            role ([`BatchMean`]), `"group"` for the mean over games that share a start ([`GroupMean`]), `"none"` for
+            the return itself ([`ReturnsOnly`]), or `"position"` for generalized advantage estimation over turns with a
+            table of position values ([`PositionValues`]).
         advantage_kwargs (`dict`, *optional*):
             Arguments of that class, such as `{"decay": 0.9}`. `"group"` also takes `games_per_start`, the number of
             episodes that share one deal and one opening, and needs at least 2.
         priming_games (`int`, *optional*, defaults to `0`):
-            Number of games between uniformly random players that update the estimator before the first batch, so that it
-            starts with an estimate of position values. They are not trained on.
+            Number of games between uniformly random players that update the estimator before the first batch, so that
+            it starts with an estimate of position values. They are not trained on.
         winner_learns_from_forfeit (`bool`, *optional*, defaults to `True`):
             Whether the other seats are trained on a game that ended by an illegal or truncated reply.
         filter_zero_advantages (`bool`, *optional*, defaults to `False`):

@@ -29,8 +29,8 @@ class SampledLogprobsMixin:
         rows = self.rollout.batch.rows
         waited = [row.version != self.state.global_step for row in rows]
         if self.model.training and any(waited) and not self._corrects_for_vllm:
-            # TRL assumes a first ratio of 1 where it can, which is wrong for rows of earlier weights. Its correction for
-            # vLLM covers them: there the ratio is to the policy that sampled.
+            # TRL assumes a first ratio of 1 where it can, which is wrong for rows of earlier weights. Its correction
+            # for vLLM covers them: there the ratio is to the policy that sampled.
             width = output["completion_ids"].size(1)
             output["old_per_token_logps"] = self._padded([row.logprobs for row in rows], width)
         output["selfplay_waited"] = torch.tensor(waited, device=self.accelerator.device)
@@ -67,8 +67,8 @@ class SampledLogprobsMixin:
         """
         Log the difference between the sampled log-probabilities and the trainer's.
 
-        Every rank must call it, before any step on this batch. Rows of earlier weights are left out; TRL's metric of the
-        same name, which exists only for vLLM, includes them.
+        Every rank must call it, before any step on this batch. Rows of earlier weights are left out; TRL's metric of
+        the same name, which exists only for vLLM, includes them.
         """
         written = inputs["completion_mask"] * inputs.get("tool_mask", 1) * ~inputs["selfplay_waited"][:, None]
         difference = (self._latest_logps - inputs["sampling_per_token_logps"]).abs()[written.bool()]

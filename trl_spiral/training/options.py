@@ -83,8 +83,8 @@ class PoolSettings:
         start (`int`, defaults to `0`):
             Step of the first snapshot. The model at step 0 itself is `base`.
         eviction (`str`, defaults to `"oldest"`):
-            The snapshot that leaves a full pool: the `oldest`, the `lowest` rated, or one chosen so that the ages of the
-            others form a geometric `ladder`.
+            The snapshot that leaves a full pool: the `oldest`, the `lowest` rated, or one chosen so that the ages of
+            the others form a geometric `ladder`.
         dtype (`str`, *optional*):
             Type in which whole weights are stored, such as `"bfloat16"`. Default: as they are trained.
         rating_games (`int`, defaults to `0`):
@@ -164,8 +164,8 @@ def games_per_start(name: str, advantage_kwargs: Mapping[str, Any] | None) -> in
     number: int = (advantage_kwargs or {}).get("games_per_start", 1)
     if name == "group" and number < 2:
         raise ValueError(
-            f"`games_per_start` ({number}) in `advantage_kwargs` must be at least 2 for `advantage_estimator='group'`: a "
-            "group of one is its own baseline, and every advantage is zero."
+            f"`games_per_start` ({number}) in `advantage_kwargs` must be at least 2 for "
+            "`advantage_estimator='group'`: a group of one is its own baseline, and every advantage is zero."
         )
     return number
 

@@ -54,8 +54,8 @@ def colocate_kwargs(
         "max_num_seqs": args.games_in_flight or min(rows, MOST_IN_FLIGHT),
     }
     if args.use_cpu:
-        # Blocks of 128, the default on a CPU, are longer than most prompts, so the prefix cache would never hit. Compiling
-        # takes longer than it saves. Chunked prefill fails with seeded requests (vLLM 0.31).
+        # Blocks of 128, the default on a CPU, are longer than most prompts, so the prefix cache would never hit.
+        # Compiling takes longer than it saves. Chunked prefill fails with seeded requests (vLLM 0.31).
         kwargs |= {
             "block_size": 32,
             "enforce_eager": True,
@@ -75,7 +75,7 @@ def colocate_kwargs(
 
 
 def lora_config(model: str | PreTrainedModel, peft_config: Any) -> Any:
-    """Return the configuration of the adapter to train: the given one, or the model's own; `None` for whole weights."""
+    """Return the configuration of the adapter to train: the given one or the model's; `None` for whole weights."""
     if peft_config is None and not isinstance(model, str) and is_peft_model(model):
         return model.peft_config[model.active_adapter]
     return peft_config
@@ -164,8 +164,8 @@ def check_reference(args: SpiralConfig, peft_config: Any) -> None:
     """
     if args.sync_ref_model and peft_config is not None:
         raise ValueError(
-            "`sync_ref_model` needs a separate reference model, and with an adapter (`use_peft`) the reference is the model "
-            "without it. Add `--sync_ref_model False`, or train whole weights."
+            "`sync_ref_model` needs a separate reference model, and with an adapter (`use_peft`) the reference is the "
+            "model without it. Add `--sync_ref_model False`, or train whole weights."
         )
 
 
@@ -174,7 +174,8 @@ def check_world_size(args: SpiralConfig) -> None:
     Check that the processes that the launcher started form one world.
 
     Raises:
-        ValueError: If the trainer sees fewer of them. Each would train alone, and all would write to one output folder.
+        ValueError: If the trainer sees fewer of them. Each would train alone, and all would write to one output
+        folder.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != args.world_size:
@@ -233,8 +234,8 @@ def check_fresh_pool(args: SpiralConfig, pool: OpponentPool | None = None) -> No
     inside = Path(args.output_dir).resolve() in pool.folder.resolve().parents
     if pool.has_own and (not inside or any(Path(args.output_dir).glob(f"*/{MARKER}"))):
         raise ValueError(
-            f"{pool.folder} contains snapshots of an earlier run. Continue that run with `resume_from_checkpoint`, or choose "
-            "another `output_dir`. `OpponentPool.from_checkpoints` copies its snapshots into a new pool."
+            f"{pool.folder} contains snapshots of an earlier run. Continue that run with `resume_from_checkpoint`, or "
+            "choose another `output_dir`. `OpponentPool.from_checkpoints` copies its snapshots into a new pool."
         )
 
 

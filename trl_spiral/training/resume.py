@@ -2,8 +2,9 @@
 The effect of a setting that differs from the checkpoint's when a run is resumed.
 
 A checkpoint's marker contains the settings of the run that wrote it. A resume *applies* a new value, *warns* that it
-mixes with results of the former one, or *refuses* it because the checkpoint contains something that only fits the former
-one: the batch in use, the state of the optimizer, the place in the order of prompts. A setting in no list warns.
+mixes with results of the former one, or *refuses* it because the checkpoint contains something that only fits the
+former one: the batch in use, the state of the optimizer, the place in the order of prompts. A setting in no list
+warns.
 """
 
 from __future__ import annotations

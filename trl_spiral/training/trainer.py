@@ -84,13 +84,15 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
         engines (`Mapping[str, Engine]`, *optional*):
             Engines of other players that your own function seats, by policy name, such as [`EndpointEngine`].
         curriculum ([`~selfplay.curriculum.Curriculum`], *optional*):
-            Chooses the weights of the games before each batch, such as [`~selfplay.curriculum.LinearCurriculum`] or your
-            own function `curriculum(step, metrics)`, which returns weights by name. Evaluation uses `args.game_weights`.
+            Chooses the weights of the games before each batch, such as [`~selfplay.curriculum.LinearCurriculum`] or
+            your own function `curriculum(step, metrics)`, which returns weights by name. Evaluation uses
+            `args.game_weights`.
         processing_class, callbacks, optimizers, quantization_config, peft_config:
             As in [`~trl.GRPOTrainer`].
 
     Raises:
-        ValueError: Before any weights are loaded, if the output folder cannot be written, the model cannot be found, the
+        ValueError: Before any weights are loaded, if the output folder cannot be written, the model cannot be found,
+        the
             tokenizer has no chat template and no prompt style is chosen, or the launcher started other processes.
     """
 
@@ -108,7 +110,7 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
                 author       = {Bo Liu and Leon Guertler and Simon Yu and Zichen Liu and Penghui Qi and Daniel Balcells and Mickel Liu and Cheston Tan and Weiyan Shi and Min Lin and Wee Sun Lee and Natasha Jaques},
                 year         = 2025,
                 eprint       = {arXiv:2506.24119},
-            }"""),
+            }"""),  # noqa: E501
     }
 
     def __init__(

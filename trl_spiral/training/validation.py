@@ -1,4 +1,4 @@
-"""Checks of a `SpiralConfig`, made when it is created. Each raises `ValueError` with the rule, the value and a remedy."""
+"""Checks of a new `SpiralConfig`. Each raises a `ValueError` that names the rule, the value and a remedy."""
 
 from __future__ import annotations
 
