@@ -71,10 +71,15 @@ def games(names):
 
 
 class RecordingTrainer(SpiralTrainer):
-    """Remembers what was played and trained, batch by batch."""
+    """
+    Stores the episodes and rows of every batch.
 
-    def __init__(self, *args, **kwargs):
+    Without `keep_surplus`, rows that do not fit are dropped, so all rows are of the present weights.
+    """
+
+    def __init__(self, *args, keep_surplus=True, **kwargs):
         super().__init__(*args, **kwargs)
+        self.rollout.collector.keep_surplus = keep_surplus
         self.transcripts = []
         self.batches = []
 

@@ -98,7 +98,7 @@ class TestLearningSeats:
         assert learning_seats(episode((turn(),), (turn(),), ending=ending)) == ()
 
     @pytest.mark.parametrize("ending", [ending for ending in Ending if ending.is_forfeit])
-    def test_are_the_offender_alone_where_the_winner_does_not_learn_from_a_forfeit(self, ending):
+    def test_without_the_winner_of_a_forfeit_are_the_offender(self, ending):
         forfeit = episode((turn(),), (turn(),), ending=ending, offender=1)
 
         assert learning_seats(forfeit) == (0, 1)
@@ -106,14 +106,14 @@ class TestLearningSeats:
 
 
 class TestResult:
-    def test_counts_the_policys_tokens_turns_and_log_probabilities_alone(self):
+    def test_counts_only_tokens_and_turns_of_the_policy(self):
         summary = Result.of(episode((turn(), turn()), (turn("step-100"),)))
 
         assert (summary.tokens, summary.policy_turns, summary.order) == (4, 2, (0, 0, 1))
         assert summary.logprob_sum == pytest.approx(2 * (-0.25 - 0.5))
         assert (summary.counter, summary.seed, summary.discarded_tokens) == (5, 3, 4)
 
-    def test_tells_who_is_trained_on(self):
+    def test_marks_the_seats_that_are_trained_on(self):
         table = episode((turn(),), (turn(),))
 
         assert Result.of(table).learners == (True, True)
@@ -145,7 +145,7 @@ class TestRoleBaseline:
         assert second == [((-1.0,), (1.0,))]
         assert baseline.baselines == {("Toy", 0, "self"): 0.5, ("Toy", 1, "self"): -0.5}
 
-    def test_moves_once_a_batch_however_many_episodes_it_holds(self):
+    def test_moves_once_per_batch(self):
         baseline = RoleBaseline(decay=0.9)
         learn(baseline, [result(1.0, -1.0)])
 
@@ -177,7 +177,7 @@ class TestRoleBaseline:
             ("C", 2, "self"): 1.0,
         }
 
-    def test_moves_after_every_episode_where_asked_to(self):
+    def test_per_episode_moves_after_every_episode(self):
         baseline = RoleBaseline(decay=0.5, per_episode=True)
 
         advantages = learn(
@@ -211,7 +211,7 @@ class TestDiscount:
 
 
 class TestBatchMean:
-    def test_takes_the_mean_of_the_role_in_this_batch_off(self):
+    def test_subtracts_the_mean_of_the_role_in_this_batch(self):
         estimator = BatchMean()
         learn(estimator, [result(9.0, -9.0)])
 
@@ -223,7 +223,7 @@ class TestBatchMean:
 
 
 class TestGroupMean:
-    def test_compares_episodes_of_one_start_only(self):
+    def test_compares_only_episodes_of_one_start(self):
         same_start = [result(1.0, -1.0, seed=1), result(0.0, 0.0, seed=1)]
         alone = result(1.0, -1.0, seed=2)
         other_game = result(1.0, -1.0, seed=1, game="B")
@@ -301,14 +301,14 @@ class TestPositionValues:
         assert first == pytest.approx(expected[0])
         assert second == pytest.approx(expected[1])
 
-    def test_is_a_plain_mean_until_the_rate_takes_over(self):
+    def test_is_a_plain_mean_up_to_the_rate(self):
         values = PositionValues(trace=1.0, rate=0.1)
         for gain in (1.0, 0.0, 0.0, 1.0):
             learn(values, [result(gain, -gain)])
 
         assert values.values["Toy", 0, 1, "self"] == (pytest.approx(0.5), 4)
 
-    def test_takes_an_unseen_position_for_its_roles_mean_so_far(self):
+    def test_values_a_new_position_at_its_roles_mean(self):
         values = PositionValues()
         learn(values, [result(0.5, -0.5)])
 
@@ -316,7 +316,7 @@ class TestPositionValues:
 
         assert advantages == [((0.5,), (-0.5,))]
 
-    def test_logs_how_many_positions_it_knows(self):
+    def test_logs_the_number_of_positions(self):
         values = PositionValues()
         learn(values, [result(1.0, -1.0, positions=((1, 2), (2,)))])
 
@@ -340,7 +340,7 @@ class TestEveryEstimator:
         assert shuffled.state_dict() == straight.state_dict()
 
     @pytest.mark.parametrize("make", ESTIMATORS)
-    def test_continues_alike_from_a_state_that_went_through_json(self, make):
+    def test_continues_from_a_state_in_json(self, make):
         estimator, resumed = make(), make()
         learn(estimator, mixed_batch())
 
@@ -350,7 +350,7 @@ class TestEveryEstimator:
         assert resumed.state_dict() == estimator.state_dict()
 
     @pytest.mark.parametrize("make", [*ESTIMATORS, lambda: RoleBaseline(per_episode=True)])
-    def test_moves_nothing_in_evaluation(self, make):
+    def test_changes_nothing_without_an_update(self, make):
         estimator = make()
         learn(estimator, mixed_batch()[:10])
         before = json.dumps(estimator.state_dict())
@@ -361,7 +361,7 @@ class TestEveryEstimator:
         assert advantages == learn(estimator, mixed_batch()[10:])
 
     @pytest.mark.parametrize("make", [*ESTIMATORS, lambda: RoleBaseline(per_episode=True)])
-    def test_gives_broken_episodes_nothing_and_learns_nothing_from_them(self, make):
+    def test_ignores_broken_episodes(self, make):
         with_broken, without = make(), make()
 
         advantages = learn(with_broken, [BROKEN, result(1.0, -1.0), BROKEN])
@@ -371,7 +371,7 @@ class TestEveryEstimator:
         assert with_broken.state_dict() == without.state_dict()
 
     @pytest.mark.parametrize("make", ESTIMATORS)
-    def test_serves_three_seats(self, make):
+    def test_supports_three_seats(self, make):
         advantages = learn(make(), [result(1.0, -0.5, -0.5, positions=((1, 2), (3,), (4, 5, 6)))])
 
         assert [[len(turns) for turns in seats] for seats in advantages] == [[2, 1, 3]]

@@ -47,7 +47,7 @@ class Tracker:
 
 
 class TestBatches:
-    def test_have_the_rows_that_were_asked_for(self):
+    def test_have_the_requested_rows(self):
         collector, schedule = make()
         batches = [collector.collect(20, schedule, EchoEngine()) for _ in range(3)]
 

@@ -31,17 +31,17 @@ RUN = dict(max_steps=12, save_strategy="steps", save_steps=6, logging_steps=1)
 
 class TestTable:
     @pytest.mark.parametrize("kind", [SpiralConfig, AlgorithmConfig])
-    def test_decides_for_every_setting(self, kind):
+    def test_contains_every_setting(self, kind):
         # A new field of TRL's or transformers' belongs in one of the lists of `trl_spiral/resume.py`.
         assert {field.name for field in dataclasses.fields(kind)} - set(NAMES) == set()
 
-    def test_decides_once(self):
+    def test_contains_each_setting_once(self):
         listed = [*resume.REFUSED.values(), resume.WARNED, resume.APPLIED, resume.HARMLESS, resume.AS_OBJECTS]
         names = " ".join(listed).split()
 
         assert sorted(names) == sorted(set(names))
 
-    def test_has_no_name_that_no_trainer_records(self, interrupted, puzzled):
+    def test_contains_only_recorded_settings(self, interrupted, puzzled):
         fields = {field.name for kind in (SpiralConfig, AlgorithmConfig) for field in dataclasses.fields(kind)}
         recorded = {*interrupted[1]._settings, *puzzled[1]._settings, "adapter", "base_model"}
 
@@ -50,7 +50,7 @@ class TestTable:
         assert {NAMES[name] for name in recorded} == {"refused", "warned", "applied"}
 
     @pytest.mark.parametrize(("name", "kind"), sorted((name, kind) for name, kind in NAMES.items()))
-    def test_is_what_a_resume_goes_by(self, name, kind, caplog):
+    def test_is_applied_by_a_resume(self, name, kind, caplog):
         caplog.set_level(logging.INFO, logger="trl_spiral")
         if kind == "refused":
             with pytest.raises(
@@ -82,14 +82,14 @@ class TestTable:
         with pytest.raises(ValueError, match=f"written with `{name}="):
             check_settings("here", before, now)
 
-    def test_a_setting_that_it_does_not_know_warns(self, caplog):
+    def test_an_unknown_setting_warns(self, caplog):
         check_settings("here", {"of_a_subclass": 1}, {"of_a_subclass": 2})
 
         assert "`of_a_subclass=2` instead of 1" in caplog.text
 
 
 class TestRecord:
-    def test_holds_no_address_and_no_text_of_dictionaries(self):
+    def test_contains_no_address_and_no_text_of_dictionaries(self):
         secret = "https://name:key@host/v1?token=abc#model"
         for value in (secret, [f"{secret}:0.5"], {"hf_token": "abc"}):
             assert "abc" not in str(plain(value))
@@ -161,7 +161,9 @@ class TestSelfPlay:
             ({"peft_config": lora()}, "`adapter=None` and this run has 'LORA of rank 8 "),
         ],
     )
-    def test_refuses_what_the_checkpoint_does_not_fit(self, changes, sentence, model_dir, interrupted, tmp_path):
+    def test_refuses_settings_that_do_not_fit_the_checkpoint(
+        self, changes, sentence, model_dir, interrupted, tmp_path
+    ):
         with pytest.raises(ValueError, match=sentence):
             go_on(model_dir, interrupted, tmp_path, **changes)
 
@@ -174,7 +176,7 @@ class TestSelfPlay:
             ({"opponents": "self:0.5,random:0.5"}, "`opponents=['self:0.5', 'random:0.5']` instead of ['self:1.0']"),
         ],
     )
-    def test_warns_of_what_mixes(self, changes, sentence, model_dir, interrupted, tmp_path, caplog):
+    def test_warns_of_settings_that_mix(self, changes, sentence, model_dir, interrupted, tmp_path, caplog):
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             trainer = go_on(model_dir, interrupted, tmp_path, **changes)
 
@@ -182,7 +184,7 @@ class TestSelfPlay:
         assert caplog.text.count("The content of the checkpoint comes from the former value") == 1
         assert trainer.state.global_step == 8
 
-    def test_that_is_the_same_says_nothing(self, model_dir, interrupted, tmp_path, caplog):
+    def test_logs_nothing_for_equal_settings(self, model_dir, interrupted, tmp_path, caplog):
         with caplog.at_level(logging.INFO, logger="trl_spiral.training.resume"):
             trainer = go_on(model_dir, interrupted, tmp_path, max_steps=12, run_name="another")
 
@@ -240,7 +242,7 @@ class TestApplied:
 class TestReached:
     @pytest.mark.parametrize("steps", [4, 6])
     @pytest.mark.parametrize("kind", ["self-play", "prompts"])
-    def test_steps_are_said_to_be_taken(self, kind, steps, model_dir, interrupted, puzzled, tmp_path, caplog):
+    def test_warns_that_all_steps_are_taken(self, kind, steps, model_dir, interrupted, puzzled, tmp_path, caplog):
         checkpoint, whole = interrupted if kind == "self-play" else puzzled
         if kind == "self-play":
             trainer = RecordingTrainer(
@@ -260,7 +262,7 @@ class TestReached:
 
 
 class TestPrompts:
-    def test_another_data_set_is_refused(self, model_dir, puzzled, tmp_path):
+    def test_another_dataset_is_refused(self, model_dir, puzzled, tmp_path):
         checkpoint, first = puzzled
         trainer = make(model_dir, tmp_path, **RUN)
         trainer.train_dataset = Dataset.from_dict({"prompt": [*first.train_dataset["prompt"][:-1], "another"]})
@@ -268,7 +270,7 @@ class TestPrompts:
         with pytest.raises(ValueError, match="`train_dataset='8 rows .*'` and this run has '8 rows"):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
-    def test_the_same_data_set_from_another_source_is_not(self, model_dir, puzzled, tmp_path):
+    def test_the_same_dataset_from_another_source_is_accepted(self, model_dir, puzzled, tmp_path):
         checkpoint, first = puzzled
         first.train_dataset.to_json(tmp_path / "prompts.jsonl")
         trainer = make(model_dir, tmp_path / "new", **RUN)

@@ -118,13 +118,13 @@ class TestConfig:
         ],
         ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
     )
-    def test_says_what_is_wrong(self, changes, message, tmp_path):
+    def test_refuses_wrong_options(self, changes, message, tmp_path):
         with pytest.raises(ValueError) as error:
             config(tmp_path, **changes)
 
         assert message in one_line(error)
 
-    def test_does_so_before_anything_is_written(self, tmp_path):
+    def test_refuses_before_anything_is_written(self, tmp_path):
         with pytest.raises(ValueError):
             SpiralConfig(str(tmp_path / "out"), games=["Chess-v0"])
 
@@ -132,7 +132,7 @@ class TestConfig:
 
 
 class TestTrainer:
-    def test_no_model_there(self, tmp_path):
+    def test_a_missing_model(self, tmp_path):
         with pytest.raises(ValueError) as error:
             SpiralTrainer(str(tmp_path / "nothing"), config(tmp_path / "out"))
 
@@ -177,13 +177,13 @@ class TestTrainer:
         assert "The launcher started 2 processes and the trainer sees 1." in one_line(error)
 
     @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is there")
-    def test_vllm_asked_for_and_not_there(self, no_weights, tmp_path):
+    def test_vllm_that_is_not_installed(self, no_weights, tmp_path):
         with pytest.raises(ImportError) as error:
             SpiralTrainer(no_weights, config(tmp_path / "out", use_vllm=True))
 
         assert "`use_vllm` is set and vLLM is not installed" in one_line(error)
 
-    def test_a_reference_that_is_to_follow_an_adapter(self, no_weights, tmp_path):
+    def test_sync_ref_model_with_an_adapter(self, no_weights, tmp_path):
         from peft import LoraConfig
 
         settings = config(tmp_path / "out", beta=0.1, sync_ref_model=True)
@@ -192,7 +192,7 @@ class TestTrainer:
 
         assert "`sync_ref_model` needs a separate reference model, and with an adapter (`use_peft`)" in one_line(error)
 
-    def test_reaches_for_the_weights_only_then(self, no_weights, tmp_path):
+    def test_weights_are_loaded_last(self, no_weights, tmp_path):
         # Nothing else is wrong here, and the folder has no weights: this is what the cases above never came to.
         with pytest.raises((OSError, ValueError)) as error:
             SpiralTrainer(no_weights, config(tmp_path / "out"))

@@ -145,24 +145,24 @@ def run(request):
 
 
 class TestWhatTheLossScores:
-    def test_is_what_one_forward_pass_gives_turn_by_turn(self, run):
+    def test_equals_one_forward_pass_per_turn(self, run):
         assert len(run.scored) == 4 * run.args.generation_batch_size
         for in_loss, direct, _, _, _ in run.scored:
             torch.testing.assert_close(in_loss, direct, atol=2e-5, rtol=0)
 
-    def test_is_what_the_sampler_said_for_rows_of_this_step(self, run):
+    def test_equals_the_sampled_logprobs_for_rows_of_this_step(self, run):
         fresh = [(in_loss, sampled) for in_loss, _, sampled, is_fresh, _ in run.scored if is_fresh]
 
         assert len(fresh) > run.args.generation_batch_size
         for in_loss, sampled in fresh:
             torch.testing.assert_close(in_loss, sampled, atol=2e-5, rtol=0)
 
-    def test_holds_several_turns_in_a_trajectory_and_long_games_in_turns(self, turn_run, trajectory_run):
+    def test_covers_trajectories_of_several_turns_and_long_games(self, turn_run, trajectory_run):
         assert max(turns for *_, turns in trajectory_run.scored) >= 4
         assert {turns for *_, turns in turn_run.scored} == {1}
         assert max(len(episode.order) for _, episodes, _ in turn_run.batches for episode in episodes) >= 20
 
-    def test_carries_our_advantages_through_shuffling_and_splitting(self, run):
+    def test_keeps_our_advantages_through_shuffling_and_splitting(self, run):
         expected = Counter()
         for rows, _, _ in run.batches:
             for row in rows:
@@ -174,7 +174,7 @@ class TestWhatTheLossScores:
         tokens = [(*row.prompt_ids, *row.completion_ids) for rows, _, _ in run.batches for row in rows]
         assert tokens != [real for real, _ in run.rows_in_loss]
 
-    def test_uses_advantages_that_can_be_computed_by_hand(self, turn_run, trajectory_run):
+    def test_uses_advantages_as_computed_by_hand(self, turn_run, trajectory_run):
         # No baseline: the return, 0.9 times as much for every turn that the seat took later.
         for episode, seat, turn, advantages in advantages_of(turn_run):
             later = len(episode.trajectories[seat].turns) - 1 - turn
@@ -218,7 +218,7 @@ def advantages_of(trainer, batch=None):
 
 
 class TestBatches:
-    def test_have_exactly_the_rows_that_were_asked_for(self, run):
+    def test_have_exactly_the_requested_rows(self, run):
         assert [len(rows) for rows, _, _ in run.batches] == [run.args.generation_batch_size] * 4
 
     def test_move_every_parameter(self, run, model_dir):
@@ -244,7 +244,7 @@ class TestBatches:
         assert [episode.counter for episode in episodes] == list(range(len(episodes)))
         assert trained == played
 
-    def test_give_rows_that_waited_the_logprobs_of_the_weights_that_wrote_them(self, run):
+    def test_keep_the_logprobs_of_the_weights_that_sampled_a_row(self, run):
         waited = 0
         for step, rows, old, output in run.old:
             for index, row in enumerate(rows):
@@ -262,7 +262,7 @@ class TestBatches:
 
 
 class TestMetrics:
-    def test_can_be_counted_again_from_the_episodes(self, run):
+    def test_can_be_recomputed_from_the_episodes(self, run):
         logged = [entry for entry in history(run) if "selfplay/games" in entry]
 
         assert [entry["step"] for entry in logged] == [1, 5, 9, 13]
@@ -372,7 +372,7 @@ class TestOpponents:
         assert written == policy_tokens
         assert Rival.TOKENS not in written
 
-    def test_who_never_let_the_policy_play_are_noticed(self, model_dir, tmp_path):
+    def test_that_never_let_the_policy_play_are_reported(self, model_dir, tmp_path):
         def without_us(policy, seats, seed):
             return (RandomPlayer(),) * seats
 
@@ -421,7 +421,7 @@ class TestEvaluation:
 
 
 class TestOptions:
-    def test_zero_advantages_are_left_out(self, model_dir, tmp_path):
+    def test_zero_advantages_are_filtered(self, model_dir, tmp_path):
         trainer = train(
             model_dir,
             tmp_path,
@@ -439,7 +439,7 @@ class TestOptions:
             assert metrics["selfplay/filtered_turns"] == drawn
         assert any(metrics["selfplay/filtered_turns"] for _, _, metrics in trainer.batches)
 
-    def test_a_policy_without_any_advantage_left_is_trained_on_zeros_and_told_of(self, model_dir, tmp_path, caplog):
+    def test_a_policy_without_any_advantage_is_trained_on_zeros_with_a_warning(self, model_dir, tmp_path, caplog):
         class Nothing(ReturnsOnly):
             def advantages(self, results):
                 return [tuple(tuple(0.0 for _ in turns) for turns in seats) for seats in super().advantages(results)]
@@ -456,7 +456,7 @@ class TestOptions:
         assert "the batch is filled up with turns of zero advantage" in caplog.text
         assert [row.advantage for row in trainer.rollout.batch.rows] == [0.0] * 16
 
-    def test_draws_are_played_again_as_often_as_asked(self, model_dir, tmp_path):
+    def test_draws_are_played_again(self, model_dir, tmp_path):
         without = train(model_dir, tmp_path / "0", names=["Sum-v0"], trainer_class=RecordingTrainer)
         again = train(model_dir, tmp_path / "9", names=["Sum-v0"], trainer_class=RecordingTrainer, max_draw_retries=9)
 
@@ -466,7 +466,7 @@ class TestOptions:
         assert not any(episode.is_draw for episode in episodes)  # 3**-10 of them would be
         assert any(episode.discarded_tokens for episode in episodes)
 
-    def test_forfeits_cost_what_the_options_say(self, model_dir, tmp_path):
+    def test_forfeits_have_the_returns_of_the_option(self, model_dir, tmp_path):
         trainer = train(
             model_dir,
             tmp_path,
@@ -493,7 +493,13 @@ class TestOptions:
         assert metrics["selfplay/truncated_rate"] == 1.0
 
     def test_surplus_is_dropped_and_counted_if_it_is_not_kept(self, model_dir, tmp_path):
-        trainer = train(model_dir, tmp_path, names=["Sum-v0"], trainer_class=RecordingTrainer, keep_surplus=False)
+        trainer = train(
+            model_dir,
+            tmp_path,
+            names=["Sum-v0"],
+            trainer_class=RecordingTrainer,
+            trainer_arguments={"keep_surplus": False},
+        )
 
         for rows, episodes, metrics in trainer.batches:
             made = sum(len(episode.order) for episode in episodes)
@@ -531,7 +537,10 @@ class TestLosses:
             # PPO's clip over several passes, a mean over each reply.
             (dict(loss_type="grpo", num_iterations=3, epsilon=0.1, learning_rate=0.03), True),
             # Plain importance sampling: every row is used once, at the weights that wrote it.
-            (dict(num_iterations=1, steps_per_generation=1, keep_surplus=False, max_steps=4), False),
+            (
+                dict(num_iterations=1, steps_per_generation=1, max_steps=4, trainer_arguments={"keep_surplus": False}),
+                False,
+            ),
         ],
         ids=["dr_grpo", "clipped", "plain"],
     )
@@ -653,9 +662,10 @@ class TestLoRA:
         adapter = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
         trainer = ProbingTrainer(
             model_dir,
-            config(tmp_path, learning_rate=0.02, advantage_estimator="none", keep_surplus=False),
+            config(tmp_path, learning_rate=0.02, advantage_estimator="none"),
             games=games(MIXED),
             peft_config=adapter,
+            keep_surplus=False,
         )
         before = {name: value.clone() for name, value in trainer.model.named_parameters()}
         trainer.train()
