@@ -1,6 +1,4 @@
-"""
-Types of self-play: observations, turns, requests, replies and episodes. All are frozen and free of torch.
-"""
+"""Types of self-play: observations, turns, requests, replies and episodes. All are frozen and free of torch."""
 
 from __future__ import annotations
 
@@ -47,12 +45,12 @@ class Ending(StrEnum):
 
     @property
     def is_forfeit(self) -> bool:
-        """Whether a seat ended the episode by an illegal or truncated reply."""
+        """Return whether a seat ended the episode by an illegal or truncated reply."""
         return self in FORFEITS.values()
 
     @property
     def is_broken(self) -> bool:
-        """Whether the returns mean nothing."""
+        """Return whether the returns mean nothing."""
         return self in (Ending.PLAYER_LOST, Ending.ENVIRONMENT_ERROR)
 
 
@@ -309,7 +307,7 @@ class Episode:
 
     @property
     def is_draw(self) -> bool:
-        """Whether all seats have the same return."""
+        """Return whether all seats have the same return."""
         return is_drawn(self.returns)
 
     @property

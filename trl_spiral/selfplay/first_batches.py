@@ -179,7 +179,7 @@ class FirstBatches:
 
     @property
     def is_due(self) -> bool:
-        """Whether there are enough batches and replies."""
+        """Return whether there are enough batches and replies."""
         return self.tally.batches >= BATCHES and max(self.tally.replies, self.tally.rows) >= REPLIES
 
     def judge(self, step: int, settings: Mapping[str, Any], plays: bool) -> list[CollapseWarning]:

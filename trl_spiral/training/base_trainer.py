@@ -97,8 +97,7 @@ class AdvantageMixin:
 
         Raises:
             ValueError: If there is no complete checkpoint, the given one is not complete, or a setting that a resume
-            cannot
-                change differs from the checkpoint's; see [`~training.resume`].
+                cannot change differs from the checkpoint's; see [`~training.resume`].
             SystemExit: After a signal, once the checkpoint is saved. See [`PreemptionCallback`].
         """
         self._output_lock = lock_on_rank_zero(self.args.output_dir, self.is_world_process_zero())

@@ -38,11 +38,11 @@ class SampledLogprobsMixin:
 
     @property
     def _corrects_for_vllm(self) -> bool:
-        """Whether TRL itself corrects for the difference between its log-probabilities and the sampler's."""
+        """Return whether TRL itself corrects for the difference between its log-probabilities and the sampler's."""
         return self.use_vllm and self.vllm_importance_sampling_correction
 
     def _needs_old_logps(self) -> bool:
-        """Whether TRL would compute the old log-probabilities of a batch (as in TRL 1.16)."""
+        """Return whether TRL would compute the old log-probabilities of a batch (as in TRL 1.16)."""
         cycle = self.args.steps_per_generation * self.num_iterations
         return self.args.gradient_accumulation_steps % cycle != 0
 

@@ -92,8 +92,7 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
 
     Raises:
         ValueError: Before any weights are loaded, if the output folder cannot be written, the model cannot be found,
-        the
-            tokenizer has no chat template and no prompt style is chosen, or the launcher started other processes.
+            the tokenizer has no chat template and no prompt style is chosen, or the launcher started other processes.
     """
 
     _state_name = "selfplay_state"
