@@ -14,7 +14,7 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 MAX_RESTORES = 3
-"""How many times an engine may lose its weights in one wave of games before the run stops."""
+"""Most times that an engine may lose its weights in one wave of games before the run stops."""
 
 
 class Ranks:
