@@ -14,7 +14,7 @@ At full size, with SPIRAL's hyper-parameters (8 H100s; not run by us):
     accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/spiral_ttt.py \
         --model_name_or_path Qwen/Qwen3-4B-Base --prompt_style qwen3 --report_to wandb --push_to_hub
 
-What it leaves out of the paper: the other two games, the maths benchmarks, and asynchronous actors. What to expect, and why
+What it leaves out of the paper: the other two games, the math benchmarks, and asynchronous actors. What to expect, and why
 the laptop's settings are what they are: recipes/README.md.
 """
 

@@ -19,7 +19,7 @@ from tests.helpers.control_tokenizers import FAMILIES, PLAIN, REAL, control_ids,
 from tests.helpers.hostile_replies import any_move
 from trl_spiral.engines.http.openai import EndpointEngine
 from trl_spiral.evaluation.problems.code import CODE_PROMPTS, code_prompt
-from trl_spiral.evaluation.problems.math import MATHS_PROMPTS, maths_prompt
+from trl_spiral.evaluation.problems.math import MATH_PROMPTS, math_prompt
 from trl_spiral.evaluation.problems.tasks import task_prompt
 from trl_spiral.game_environment import GameEnvironment
 from trl_spiral.games import game_names, get_game
@@ -72,7 +72,7 @@ def every_prompt(renderer, text):
         yield renderer.continuation(observation(text))
         yield renderer.message(text)
     yield renderer.reply(text)
-    yield maths_prompt(renderer, text)
+    yield math_prompt(renderer, text)
     yield code_prompt(renderer, text)
     yield task_prompt(renderer, Problem("one", ({"role": "user", "content": text},) * 2, {}))
 
@@ -236,7 +236,7 @@ class TestOrdinaryText:
         tokenizer, question = tokenizer_of("ChatML"), "If a < b and b > 3, is a[i] | b == a <b>?"
         renderer = PromptRenderer(tokenizer, "qwen3")
         for frames, ids in (
-            (MATHS_PROMPTS, maths_prompt(renderer, question)),
+            (MATH_PROMPTS, math_prompt(renderer, question)),
             (CODE_PROMPTS, code_prompt(renderer, question)),
         ):
             whole = frames["qwen3"].replace("{question}", question)

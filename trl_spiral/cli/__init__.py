@@ -23,7 +23,7 @@ COMMANDS = {
     "tournament": "round robin among models, snapshots and scripted players",
     "play": "play against a model at the terminal",
     "report": "one self-contained HTML page of a run",
-    "eval-math": "grade a model on maths sets, from \\boxed{}",
+    "eval-math": "grade a model on math sets, from \\boxed{}",
     "eval-mbpp": "grade a model at MBPP or HumanEval, by running its programs",
     "eval-task": "grade a model at a task, and keep every reply",
     "compare": "models side by side at tasks, in numbers and reply by reply",

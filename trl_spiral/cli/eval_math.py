@@ -1,4 +1,4 @@
-r"""`trl-spiral eval-math MODEL --set gsm8k`: grades a model on maths sets, from `\boxed{}`."""
+r"""`trl-spiral eval-math MODEL --set gsm8k`: grades a model on math sets, from `\boxed{}`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
-from trl_spiral.evaluation.problems.math_sets import MATHS_SETS
+from trl_spiral.evaluation.problems.math_sets import MATH_SETS
 from trl_spiral.text.printable import say
 
 
@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="sets",
         action="append",
         required=True,
-        choices=list(MATHS_SETS),
+        choices=list(MATH_SETS),
         metavar="SET",
-        help=f"{', '.join(MATHS_SETS)}; may be repeated",
+        help=f"{', '.join(MATH_SETS)}; may be repeated",
     )
     parser.add_argument("--path", help="the set's .jsonl, .json, .csv or .parquet file (default: the Hub's)")
     parser.add_argument("--limit", type=int, help="problems of each set, from its first on (default: all)")

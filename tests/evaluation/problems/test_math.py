@@ -1,4 +1,4 @@
-"""Maths problems: how sets are read, how a model is asked, and what its replies come to."""
+"""Math problems: how sets are read, how a model is asked, and what its replies come to."""
 
 import json
 from pathlib import Path
@@ -7,24 +7,24 @@ import pytest
 
 from trl_spiral.cli import main
 from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math import MATHS_PROMPTS, Attempt, answer_problems, maths_prompt, summarize
+from trl_spiral.evaluation.problems.math import MATH_PROMPTS, Attempt, answer_problems, math_prompt, summarize
 from trl_spiral.evaluation.problems.math_grading import Verdict
-from trl_spiral.evaluation.problems.math_sets import MATHS_SETS, MathsSet, Problem, get_maths_set, problems_in
+from trl_spiral.evaluation.problems.math_sets import MATH_SETS, MathSet, Problem, get_math_set, problems_in
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer
 from trl_spiral.types import Reply, Sampling
 
 
 TINY = Path(__file__).parents[2] / "data/math"
-OWN = MathsSet("own", "nobody/nothing", "test", "q", "a")
+OWN = MathSet("own", "nobody/nothing", "test", "q", "a")
 
 
 class TestProblemsIn:
     def test_keep_their_order_and_begin_with_the_first(self):
         rows = read_rows(TINY / "gsm8k_tiny.jsonl")
 
-        assert [problem.answer for problem in problems_in(rows, get_maths_set("gsm8k"))] == ["42", "1,800", "-8", "10"]
-        assert [problem.answer for problem in problems_in(rows, get_maths_set("gsm8k"), limit=2)] == ["42", "1,800"]
+        assert [problem.answer for problem in problems_in(rows, get_math_set("gsm8k"))] == ["42", "1,800", "-8", "10"]
+        assert [problem.answer for problem in problems_in(rows, get_math_set("gsm8k"), limit=2)] == ["42", "1,800"]
 
     @pytest.mark.parametrize(
         ("answer", "read"),
@@ -34,41 +34,41 @@ class TestProblemsIn:
         assert problems_in([{"q": "?", "a": answer}], OWN) == [Problem("?", read)]
 
     @pytest.mark.parametrize(
-        ("rows", "maths_set", "message"),
+        ("rows", "math_set", "message"),
         [
             ([], OWN, "'own' holds no problems"),
             ([{"q": "?"}], OWN, r"Row 0 of 'own' has no 'q' and 'a' \(it has 'q'\)"),
             (["text"], OWN, "it has str"),
             ([{"q": "?", "a": " "}], OWN, "The answer in row 0 of 'own' is empty"),
-            ([{"question": "?", "answer": "4"}], MATHS_SETS["gsm8k"], "row 0 of 'gsm8k' has no '####'"),
+            ([{"question": "?", "answer": "4"}], MATH_SETS["gsm8k"], "row 0 of 'gsm8k' has no '####'"),
         ],
     )
-    def test_what_cannot_be_read_is_named(self, rows, maths_set, message):
+    def test_what_cannot_be_read_is_named(self, rows, math_set, message):
         with pytest.raises(ValueError, match=message):
-            problems_in(rows, maths_set)
+            problems_in(rows, math_set)
 
     def test_refuses_to_ask_nothing(self):
         with pytest.raises(ValueError, match=r"`limit` \(0\) must be at least 1"):
             problems_in([{"q": "?", "a": "1"}], OWN, limit=0)
 
     def test_an_unknown_set_is_refused_with_those_there_are(self):
-        with pytest.raises(ValueError, match="no maths set 'gsm9k'. Choose one of gsm8k, math500, aime2024, aime2025"):
-            get_maths_set("gsm9k")
+        with pytest.raises(ValueError, match="no math set 'gsm9k'. Choose one of gsm8k, math500, aime2024, aime2025"):
+            get_math_set("gsm9k")
 
 
-class TestMathsPrompt:
+class TestMathPrompt:
     def test_ends_as_a_prompt_for_a_move_does(self, tokenizer):
-        asked = tokenizer.decode(maths_prompt(PromptRenderer(tokenizer), "What is 1+1?"))
+        asked = tokenizer.decode(math_prompt(PromptRenderer(tokenizer), "What is 1+1?"))
 
         assert asked == f"<|im_start|>user\nWhat is 1+1?\n\n{INSTRUCTION}<|im_end|>\n<|im_start|>assistant\n"
 
     @pytest.mark.parametrize("style", PROMPT_STYLES)
     def test_has_every_style_without_the_talk_of_games(self, style, tokenizer):
         question = "What is {x} in 1+{x}?"
-        asked = tokenizer.decode(maths_prompt(PromptRenderer(tokenizer, style), question))
+        asked = tokenizer.decode(math_prompt(PromptRenderer(tokenizer, style), question))
         frame = PROMPT_STYLES[style]
 
-        assert asked == MATHS_PROMPTS[style].replace("{question}", question)
+        assert asked == MATH_PROMPTS[style].replace("{question}", question)
         assert "\\boxed{}" in asked and "game" not in asked
         assert (asked[:10], asked[-10:]) == (frame[:10], frame[-10:])
 
@@ -102,7 +102,7 @@ class TestAnswerProblems:
     def says(self, player, **changes):
         replies = {}
         for number, text in zip(self.PROBLEMS, self.TEXTS, strict=True):
-            prompt = maths_prompt(player.renderer, self.PROBLEMS[number].question)
+            prompt = math_prompt(player.renderer, self.PROBLEMS[number].question)
             ended = "length" if number == 4 else "stop"
             ids = player.renderer.reply(text)
             replies[prompt] = Reply(ids, (0.0,) * len(ids), finish_reason=changes.get(str(number), ended))
@@ -136,7 +136,7 @@ class TestAnswerProblems:
         problems = {1: Problem("1?", "1"), 2: Problem("2?", "2")}
         texts = {1: r"so \boxed{1}", 2: r"so \boxed{1}</think> \boxed{2}"}
         says = {
-            maths_prompt(player.renderer, problems[number].question): Reply(player.renderer.reply(text), ())
+            math_prompt(player.renderer, problems[number].question): Reply(player.renderer.reply(text), ())
             for number, text in texts.items()
         }
 
@@ -219,6 +219,6 @@ class TestCommand:
 
         assert status == 2
         assert capsys.readouterr().err == (
-            "trl-spiral eval-math: The maths set 'gsm8k' cannot be had from the Hub (Couldn't reach 'openai/gsm8k' on the "
+            "trl-spiral eval-math: The math set 'gsm8k' cannot be had from the Hub (Couldn't reach 'openai/gsm8k' on the "
             "Hub (OfflineModeIsEnabled)). Give a file of it as `path`.\n"
         )

@@ -13,7 +13,7 @@ import pytest
 from trl_spiral.evaluation.problems import math_grading as grading
 from trl_spiral.evaluation.problems.files import read_rows
 from trl_spiral.evaluation.problems.math_grading import Verdict, boxed_answer, check_can_grade, grade
-from trl_spiral.evaluation.problems.math_sets import get_maths_set, problems_in
+from trl_spiral.evaluation.problems.math_sets import get_math_set, problems_in
 
 
 CORRECT, WRONG, TIMEOUT = Verdict.CORRECT, Verdict.WRONG, Verdict.TIMEOUT
@@ -43,7 +43,7 @@ def answers(name):
     full = {"gsm8k": "gsm8k_test.jsonl", "math500": "math500_test.jsonl"}
     tiny = {"gsm8k": "gsm8k_tiny.jsonl", "math500": "math_tiny.jsonl"}
     path = Path(DATA) / full[name] if DATA else TINY / tiny[name]
-    return [problem.answer for problem in problems_in(read_rows(path), get_maths_set(name))]
+    return [problem.answer for problem in problems_in(read_rows(path), get_math_set(name))]
 
 
 class TestBoxedAnswer:

@@ -1,4 +1,4 @@
-"""Asking a model a set of problems through an engine: what its evaluations at maths and at code share."""
+"""Asking a model a set of problems through an engine: what its evaluations at math and at code share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 r"""
-A model at maths problems: how they are put to it, what it answers in `\boxed{}`, and how often it is right.
+A model at math problems: how they are put to it, what it answers in `\boxed{}`, and how often it is right.
 
-Whether self-play carries over to maths is what [SPIRAL](https://huggingface.co/papers/2506.24119) asks of it.
+Whether self-play carries over to math is what [SPIRAL](https://huggingface.co/papers/2506.24119) asks of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIALOGUE = (
     "must put your answer inside \\boxed{}.\nQuestion: {question}\nAssistant:"
 )
 
-MATHS_PROMPTS: Mapping[str, str] = {
+MATH_PROMPTS: Mapping[str, str] = {
     "qwen3": f"<|im_start|>user\n{_ASKED}<|im_end|>\n<|im_start|>assistant\n",
     "octothinker": _DIALOGUE.replace("{extra}", ""),
     "r1": _DIALOGUE.replace("{extra}", "The reasoning process stands within <think> </think> tags. ") + " <think>\n",
@@ -85,12 +85,12 @@ class Attempt:
         }
 
 
-def maths_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
+def math_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
     """Token ids of a question, in the style in which the renderer puts games."""
     if renderer.style == "chat":
         messages = ({"role": "user", "content": question},)
-        return renderer.prompt(Observation(game="maths", seat=0, messages=messages))
-    return renderer.framed(MATHS_PROMPTS[renderer.style], "{question}", question)
+        return renderer.prompt(Observation(game="math", seat=0, messages=messages))
+    return renderer.framed(MATH_PROMPTS[renderer.style], "{question}", question)
 
 
 def answer_problems(
@@ -126,7 +126,7 @@ def answer_problems(
     """
     requests = {
         number: Request(
-            maths_prompt(player.renderer, problem.question),
+            math_prompt(player.renderer, problem.question),
             player.sampling,
             player.policy,
             derive_seed(seed, "maths", name, number),

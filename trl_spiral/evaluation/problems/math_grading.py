@@ -1,5 +1,5 @@
 r"""
-Grades answers to maths problems with math-verify, so that no answer can hang or kill whoever asks.
+Grades answers to math problems with math-verify, so that no answer can hang or kill whoever asks.
 
 math-verify's own time limit needs the main thread and a signal handler, and SymPy may spend an hour in a single
 instruction. So answers are compared in processes of their own, which are ended from outside.
@@ -83,7 +83,7 @@ def check_can_grade() -> None:
     """
     if importlib.util.find_spec("math_verify") is None:
         raise ImportError(
-            "Grading maths needs math-verify, which is not installed. Install it with `pip install trl-spiral[eval]`."
+            "Grading math needs math-verify, which is not installed. Install it with `pip install trl-spiral[eval]`."
         )
 
 

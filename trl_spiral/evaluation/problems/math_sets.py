@@ -1,4 +1,4 @@
-"""Sets of maths problems: where each is, and how its rows are read."""
+"""Sets of math problems: where each is, and how its rows are read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class MathsSet:
+class MathSet:
     """
-    A set of maths problems.
+    A set of math problems.
 
     Attributes:
         name (`str`):
@@ -45,16 +45,16 @@ class Problem:
     answer: str
 
 
-MATHS_SETS: Mapping[str, MathsSet] = {
+MATH_SETS: Mapping[str, MathSet] = {
     known.name: known
     for known in (
-        MathsSet("gsm8k", "openai/gsm8k", "test", "question", "answer", config="main", marker="####"),
-        MathsSet("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
-        MathsSet("aime2024", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
-        MathsSet("aime2025", "math-ai/aime25", "test", "problem", "answer"),
-        MathsSet("amc", "math-ai/amc23", "test", "question", "answer"),
-        MathsSet("minerva", "math-ai/minervamath", "test", "question", "answer"),
-        MathsSet(
+        MathSet("gsm8k", "openai/gsm8k", "test", "question", "answer", config="main", marker="####"),
+        MathSet("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
+        MathSet("aime2024", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
+        MathSet("aime2025", "math-ai/aime25", "test", "problem", "answer"),
+        MathSet("amc", "math-ai/amc23", "test", "question", "answer"),
+        MathSet("minerva", "math-ai/minervamath", "test", "question", "answer"),
+        MathSet(
             "olympiadbench", "Hothan/OlympiadBench", "train", "question", "final_answer", config="OE_TO_maths_en_COMP"
         ),
     )
@@ -62,24 +62,24 @@ MATHS_SETS: Mapping[str, MathsSet] = {
 """By name: 1319, 500, 30, 30, 40, 272 and 674 problems."""
 
 
-def get_maths_set(name: str) -> MathsSet:
+def get_math_set(name: str) -> MathSet:
     """
     Raises:
         ValueError: If there is no set of that name.
     """
-    if name not in MATHS_SETS:
-        raise ValueError(f"There is no maths set {name!r}. Choose one of {', '.join(MATHS_SETS)}.")
-    return MATHS_SETS[name]
+    if name not in MATH_SETS:
+        raise ValueError(f"There is no math set {name!r}. Choose one of {', '.join(MATH_SETS)}.")
+    return MATH_SETS[name]
 
 
-def problems_in(rows: Iterable[Mapping[str, Any]], maths_set: MathsSet, limit: int | None = None) -> list[Problem]:
+def problems_in(rows: Iterable[Mapping[str, Any]], math_set: MathSet, limit: int | None = None) -> list[Problem]:
     """
     The first problems of a set, in the order of its rows.
 
     Args:
         rows (`Iterable[Mapping]`):
             The set's rows.
-        maths_set ([`MathsSet`]):
+        math_set ([`MathSet`]):
             How they are read.
         limit (`int`, *optional*):
             How many; all by default.
@@ -89,29 +89,29 @@ def problems_in(rows: Iterable[Mapping[str, Any]], maths_set: MathsSet, limit: i
     """
     if limit is not None and limit < 1:
         raise ValueError(f"`limit` ({limit}) must be at least 1. Leave it out to ask all problems.")
-    problems = [_problem(row, number, maths_set) for number, row in enumerate(islice(rows, limit))]
+    problems = [_problem(row, number, math_set) for number, row in enumerate(islice(rows, limit))]
     if not problems:
-        raise ValueError(f"The maths set {maths_set.name!r} holds no problems. Give a file that has some.")
+        raise ValueError(f"The math set {math_set.name!r} holds no problems. Give a file that has some.")
     return problems
 
 
-def _problem(row: Mapping[str, Any], number: int, maths_set: MathsSet) -> Problem:
-    if not isinstance(row, Mapping) or maths_set.question not in row or maths_set.answer not in row:
+def _problem(row: Mapping[str, Any], number: int, math_set: MathSet) -> Problem:
+    if not isinstance(row, Mapping) or math_set.question not in row or math_set.answer not in row:
         found = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
         raise ValueError(
-            f"Row {number} of {maths_set.name!r} has no {maths_set.question!r} and {maths_set.answer!r} (it has {found}). "
+            f"Row {number} of {math_set.name!r} has no {math_set.question!r} and {math_set.answer!r} (it has {found}). "
             "Give each row both columns."
         )
-    answer = row[maths_set.answer]
+    answer = row[math_set.answer]
     # OlympiadBench has "$2$", and math-verify would look for more formulas between two of them.
     text = ", ".join(str(part).strip().strip("$") for part in (answer if isinstance(answer, list) else [answer]))
-    if maths_set.marker is not None:
-        _, found, text = text.rpartition(maths_set.marker)
+    if math_set.marker is not None:
+        _, found, text = text.rpartition(math_set.marker)
         if not found:
             raise ValueError(
-                f"The answer in row {number} of {maths_set.name!r} has no {maths_set.marker!r} before its result. Give the "
+                f"The answer in row {number} of {math_set.name!r} has no {math_set.marker!r} before its result. Give the "
                 "set's own file."
             )
     if not text.strip():
-        raise ValueError(f"The answer in row {number} of {maths_set.name!r} is empty. Leave the row out.")
-    return Problem(str(row[maths_set.question]).strip(), text.strip())
+        raise ValueError(f"The answer in row {number} of {math_set.name!r} is empty. Leave the row out.")
+    return Problem(str(row[math_set.question]).strip(), text.strip())

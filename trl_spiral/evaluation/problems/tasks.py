@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
-from trl_spiral.evaluation.problems.math import MATHS_PROMPTS
+from trl_spiral.evaluation.problems.math import MATH_PROMPTS
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Engine
@@ -90,7 +90,7 @@ def task_prompt(renderer: PromptRenderer, problem: Problem) -> tuple[int, ...]:
     if renderer.style == "chat":
         return renderer.conversation(problem.messages)
     question = "\n\n".join(message["content"] for message in problem.messages)
-    return renderer.framed(MATHS_PROMPTS[renderer.style], "{question}", question)
+    return renderer.framed(MATH_PROMPTS[renderer.style], "{question}", question)
 
 
 def answer_task(
