@@ -13,7 +13,7 @@ from trl_spiral.text.programs import behind, computes_nothing, entry_points, ext
 from trl_spiral.text.prompts import PromptRenderer
 
 
-LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
+REWARD_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
 """
 Of a program, where no sandbox is given. The clock is to end what sleeps: at 3 s, programs that are right come to -1 wherever
 the ranks that train keep the cores busy.
@@ -33,7 +33,7 @@ class ExecutionReward(RepliesReward):
 
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
-            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`LIMITS`].
+            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`REWARD_LIMITS`].
         printed (`float`, defaults to `1.0`):
             For a program that ran to its end and printed something other than white space.
         silent (`float`, defaults to `0.5`):
@@ -70,7 +70,7 @@ class ExecutionReward(RepliesReward):
             )
         super().__init__(renderer)
         self.__name__ = "execution_reward"  # in TRL's logs
-        self.sandbox = LocalSandbox(LIMITS) if sandbox is None else sandbox
+        self.sandbox = LocalSandbox(REWARD_LIMITS) if sandbox is None else sandbox
         self.printed = printed
         self.silent = silent
         self.syntax_error = syntax_error
@@ -151,7 +151,7 @@ class UnitTestReward(RepliesReward):
 
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
-            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`LIMITS`].
+            Where programs run; by default a [`~sandbox.LocalSandbox`] of its own, with [`REWARD_LIMITS`].
         renderer ([`~text.prompts.PromptRenderer`], *optional*):
             As for [`ExecutionReward`].
 
@@ -162,7 +162,7 @@ class UnitTestReward(RepliesReward):
     def __init__(self, sandbox: Sandbox | None = None, *, renderer: PromptRenderer | None = None):
         super().__init__(renderer)
         self.__name__ = "unit_test_reward"  # in TRL's logs
-        self.sandbox = LocalSandbox(LIMITS) if sandbox is None else sandbox
+        self.sandbox = LocalSandbox(REWARD_LIMITS) if sandbox is None else sandbox
 
     def __call__(
         self,

@@ -18,7 +18,7 @@ from trl_spiral.selfplay.position_values import PositionValues
 from trl_spiral.selfplay.referee import Forfeit, Start, play, referee, until_decided
 from trl_spiral.selfplay.results import summarize
 from trl_spiral.selfplay.rows import make_rows
-from trl_spiral.tasks.hanoi import distance, follow, legal_moves
+from trl_spiral.tasks.hanoi import distance, follow, moves_from
 from trl_spiral.types import POLICY, Ending
 
 
@@ -54,7 +54,7 @@ def solution():
     """The seven moves that solve three disks, in TextArena's words."""
     state, goal, moves = (0, 0, 0), (2, 2, 2), []
     while state != goal:
-        for move in legal_moves(state):
+        for move in moves_from(state):
             after = follow(state, [move]).states[-1]
             if distance(after, goal) < distance(state, goal):
                 moves.append(f"[{'ABC'[move[1]]} {'ABC'[move[2]]}]")

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from trl_spiral.tasks.hanoi import Hanoi, distance, follow, legal_moves, read_moves, split_of
+from trl_spiral.tasks.hanoi import Hanoi, distance, follow, moves_from, read_moves, split_of
 
 
 def all_distances(start):
@@ -28,7 +28,7 @@ def shortest(start, goal):
     while start != goal:
         move = next(
             move
-            for move in legal_moves(start)
+            for move in moves_from(start)
             if distance(follow(start, [move]).states[-1], goal) == distance(start, goal) - 1
         )
         moves.append(list(move))
@@ -233,7 +233,7 @@ class TestScore:
             start, goal = tuple(problem.data["start"]), tuple(problem.data["goal"])
             state, walked = start, []
             for _ in range(12):
-                walked.append(rng.choice(legal_moves(state)))
+                walked.append(rng.choice(moves_from(state)))
                 state = follow(state, walked[-1:]).states[-1]
                 score = TASK.score(problem, str([list(move) for move in walked]))
                 made = distance(start, goal) - distance(state, goal)

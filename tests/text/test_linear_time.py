@@ -29,7 +29,7 @@ from trl_spiral.games.textarena.adapter import TextArenaGame
 from trl_spiral.games.textarena.talk import say
 from trl_spiral.tasks import get_task
 from trl_spiral.text.completions import RepliesReward
-from trl_spiral.text.printable import fenced
+from trl_spiral.text.printable import code_block
 from trl_spiral.text.programs import extract_program, is_blank
 from trl_spiral.text.prompts import extract_code_move, extract_move
 
@@ -269,7 +269,7 @@ READERS = {
     "a partition": lambda text: get_task("connections").score(WORDS, text),
     "an output": can_be_guessed,
     "a completion": lambda text: RepliesReward().replies([text], prompts=["<think>"]),
-    "a transcript": fenced,
+    "a transcript": code_block,
     "talk": say,
     "an offer": read_offer,
 } | {f"a move of {name}": get_game(name).canonical for name in game_names()}

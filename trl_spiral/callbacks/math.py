@@ -18,9 +18,9 @@ from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
 from trl_spiral.distributed import together
 from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math import Attempt, answer_problems, summarize
+from trl_spiral.evaluation.problems.math import MathAttempt, answer_problems, math_metrics
 from trl_spiral.evaluation.problems.math_grading import check_can_grade
-from trl_spiral.evaluation.problems.math_sets import MathSet, Problem, get_math_set, problems_in
+from trl_spiral.evaluation.problems.math_sets import MathProblem, MathSet, get_math_set, math_problems
 from trl_spiral.text.printable import get_logger
 
 
@@ -119,20 +119,20 @@ class MathCallback(TrainerCallback):
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 attempts = sorted(gather_object(mine), key=lambda attempt: attempt.number)
-                numbers |= {f"math/{name}/{field}": value for field, value in summarize(attempts).items()}
+                numbers |= {f"math/{name}/{field}": value for field, value in math_metrics(attempts).items()}
                 if state.is_world_process_zero:
                     self._write(name, state.global_step, attempts)
         # On every rank, so that all of them know what has been graded already.
         log_beside(self.trainer, numbers)
 
-    def _answer(self, name: str, problems: Sequence[Problem], engine) -> list[Attempt]:
+    def _answer(self, name: str, problems: Sequence[MathProblem], engine) -> list[MathAttempt]:
         """This rank's share. Ranks that share an engine ask it the same, and the first of them keeps the replies."""
         share, keeps = share_of(self.trainer, problems)
         player = evaluation_player(self.trainer, self.temperature, self.prompt_style, self.max_new_tokens)
         attempts = answer_problems(share, player, engine, self.seed, name)
         return attempts if keeps else []
 
-    def _write(self, name: str, step: int, attempts: Sequence[Attempt]) -> None:
+    def _write(self, name: str, step: int, attempts: Sequence[MathAttempt]) -> None:
         file = Path(self.trainer.args.output_dir) / "math" / f"{name}_step{step}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = [json.dumps(attempt.record(), ensure_ascii=False) + "\n" for attempt in attempts]
@@ -144,7 +144,7 @@ def load_problems(
     sets: Sequence[str | MathSet],
     path: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
     limit: int | None = None,
-) -> dict[str, list[Problem]]:
+) -> dict[str, list[MathProblem]]:
     """
     Problems by set, each in its own order, from files or the Hub. Arguments and exceptions are those of `MathCallback`.
     """
@@ -164,7 +164,7 @@ def load_problems(
             f"`path` names {min(strangers)!r}, which is not among the sets. Add it to them, or leave it out."
         )
     return {
-        math_set.name: problems_in(
+        math_set.name: math_problems(
             read_rows(files[math_set.name])
             if math_set.name in files
             else hub_rows(f"math set {math_set.name!r}", math_set.hub, math_set.config, math_set.split),

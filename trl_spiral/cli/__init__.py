@@ -14,7 +14,7 @@ from importlib import import_module
 
 from trl_spiral import __version__
 from trl_spiral.sandbox import CannotContain
-from trl_spiral.text.printable import reported, say
+from trl_spiral.text.printable import echo, reported
 
 
 COMMANDS = {
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `trl-spiral games | head`
         sys.stderr.close()
     except (ValueError, OSError, ImportError, CannotContain) as error:
-        say(f"trl-spiral {args.command}: {reported(error)}", sys.stderr)
+        echo(f"trl-spiral {args.command}: {reported(error)}", sys.stderr)
         return 2
     return 0
 

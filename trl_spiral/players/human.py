@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 from trl_spiral.text.prompts import read_move
 from trl_spiral.types import Observation, Reply, Request, Turn
 
@@ -76,7 +76,7 @@ class HumanPlayer:
         return None
 
     def _show(self, text: str) -> None:
-        say(text, self._screen, end="")
+        echo(text, self._screen, end="")
 
 
 def _text(observation: Observation) -> str:

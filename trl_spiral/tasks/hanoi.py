@@ -212,7 +212,7 @@ def _illegal(state: State, disk: int, origin: int, to: int) -> str:
     return ""
 
 
-def legal_moves(state: State) -> list[tuple[int, int, int]]:
+def moves_from(state: State) -> list[tuple[int, int, int]]:
     """The moves (disk, from, to) that a state allows."""
     moves = ((disk, origin, to) for disk, origin in enumerate(state, start=1) for to in range(PEGS))
     return [move for move in moves if not _illegal(state, *move)]

@@ -94,7 +94,7 @@ def cell(text: str, as_code: bool = False) -> str:
     return shown.replace("\\|", "\\ |").replace("|", "\\|")
 
 
-def fenced(text: str) -> list[str]:
+def code_block(text: str) -> list[str]:
     """Return the lines of a fenced block of Markdown. The fence is longer than any that the text contains."""
     fence = "`" * max(3, 1 + _longest_backticks(text))
     return [f"{fence}text", block(text), fence]
@@ -119,7 +119,7 @@ def file_name(text: str) -> str:
 
 
 # ---- terminals and logs ----
-def say(text: str = "", screen: TextIO | None = None, end: str = "\n") -> None:
+def echo(text: str = "", screen: TextIO | None = None, end: str = "\n") -> None:
     """Write a text to a terminal, standard output by default."""
     screen = screen or sys.stdout
     encoding = screen.encoding or "utf-8"

@@ -11,10 +11,10 @@ from trl_spiral.evaluation.problems.code import (
     check_samples,
     check_sandbox,
     choose_ks,
+    code_metrics,
     code_prompt,
     judge_programs,
     records,
-    summarize,
     write_programs,
 )
 from trl_spiral.evaluation.problems.code_sets import mbpp_problems
@@ -181,7 +181,7 @@ class TestSummarize:
             attempt(1, 0, error="NameError"),
             attempt(1, 1, error="AssertionError"),
         ]
-        numbers = summarize(attempts, [1, 2])
+        numbers = code_metrics(attempts, [1, 2])
 
         told = {name: value for name, value in numbers.items() if not name.endswith(("low", "high"))}
         assert told == {
@@ -197,7 +197,7 @@ class TestSummarize:
         assert numbers["pass_rate_low"] <= 0.25 <= numbers["pass_rate_high"]
 
     def test_one_program_each_has_wilsons_interval(self):
-        numbers = summarize([attempt(0, 0, passed=True), attempt(1, 0)], [1])
+        numbers = code_metrics([attempt(0, 0, passed=True), attempt(1, 0)], [1])
 
         # Wilson's interval of 1 in 2 is 0.095 to 0.905 (Newcombe 1998 gives the formula).
         assert (numbers["pass_rate_low"], numbers["pass_rate_high"]) == pytest.approx((0.095, 0.905), abs=5e-4)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.mutants import mutant
 from tests.helpers.reward_hacks import CHEATS
-from trl_spiral.evaluation.problems.code import LIMITS
+from trl_spiral.evaluation.problems.code import EVALUATION_LIMITS
 from trl_spiral.evaluation.problems.code_sets import humaneval_problems, mbpp_problems
 from trl_spiral.evaluation.problems.files import read_rows
 from trl_spiral.sandbox import LocalSandbox
@@ -27,7 +27,7 @@ needs_mbpp = pytest.mark.skipif(not DATA, reason="needs MBPP; set TRL_SPIRAL_DAT
 @pytest.fixture(scope="module")
 def sandbox():
     try:
-        opened = LocalSandbox(LIMITS)
+        opened = LocalSandbox(EVALUATION_LIMITS)
     except RuntimeError as error:
         pytest.skip(str(error))
     with opened:
@@ -162,9 +162,17 @@ def passes_in_its_own_process(problem, program, folder):
     trial = problem.trial(program)
     file = folder / f"{problem.task}.py"
     file.write_text(f"{trial.code}\n\n{trial.tests}\n")
-    limited = ["sh", "-c", f'ulimit -t {LIMITS.cpu_seconds:.0f} && exec "$0" "$1"', sys.executable, str(file)]
+    limited = [
+        "sh",
+        "-c",
+        f'ulimit -t {EVALUATION_LIMITS.cpu_seconds:.0f} && exec "$0" "$1"',
+        sys.executable,
+        str(file),
+    ]
     try:
-        done = subprocess.run(limited, capture_output=True, timeout=LIMITS.wall_seconds, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            limited, capture_output=True, timeout=EVALUATION_LIMITS.wall_seconds, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0

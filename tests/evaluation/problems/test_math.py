@@ -7,9 +7,9 @@ import pytest
 
 from trl_spiral.cli import main
 from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math import MATH_PROMPTS, Attempt, answer_problems, math_prompt, summarize
-from trl_spiral.evaluation.problems.math_grading import Verdict
-from trl_spiral.evaluation.problems.math_sets import MATH_SETS, MathSet, Problem, get_math_set, problems_in
+from trl_spiral.evaluation.problems.math import MATH_PROMPTS, MathAttempt, answer_problems, math_metrics, math_prompt
+from trl_spiral.evaluation.problems.math_grading import MathVerdict
+from trl_spiral.evaluation.problems.math_sets import MATH_SETS, MathProblem, MathSet, get_math_set, math_problems
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer
 from trl_spiral.types import Reply, Sampling
@@ -23,15 +23,20 @@ class TestProblemsIn:
     def test_keep_their_order_and_begin_with_the_first(self):
         rows = read_rows(TINY / "gsm8k_tiny.jsonl")
 
-        assert [problem.answer for problem in problems_in(rows, get_math_set("gsm8k"))] == ["42", "1,800", "-8", "10"]
-        assert [problem.answer for problem in problems_in(rows, get_math_set("gsm8k"), limit=2)] == ["42", "1,800"]
+        assert [problem.answer for problem in math_problems(rows, get_math_set("gsm8k"))] == [
+            "42",
+            "1,800",
+            "-8",
+            "10",
+        ]
+        assert [problem.answer for problem in math_problems(rows, get_math_set("gsm8k"), limit=2)] == ["42", "1,800"]
 
     @pytest.mark.parametrize(
         ("answer", "read"),
         [(142.0, "142.0"), (25, "25"), (" 7 ", "7"), (["$2$"], "2"), (["$1$", r"$\frac{1}{2}$"], r"1, \frac{1}{2}")],
     )
     def test_answers_are_read_as_they_would_stand_in_a_box(self, answer, read):
-        assert problems_in([{"q": "?", "a": answer}], OWN) == [Problem("?", read)]
+        assert math_problems([{"q": "?", "a": answer}], OWN) == [MathProblem("?", read)]
 
     @pytest.mark.parametrize(
         ("rows", "math_set", "message"),
@@ -45,11 +50,11 @@ class TestProblemsIn:
     )
     def test_what_cannot_be_read_is_named(self, rows, math_set, message):
         with pytest.raises(ValueError, match=message):
-            problems_in(rows, math_set)
+            math_problems(rows, math_set)
 
     def test_refuses_to_ask_nothing(self):
         with pytest.raises(ValueError, match=r"`limit` \(0\) must be at least 1"):
-            problems_in([{"q": "?", "a": "1"}], OWN, limit=0)
+            math_problems([{"q": "?", "a": "1"}], OWN, limit=0)
 
     def test_an_unknown_set_is_refused_with_those_there_are(self):
         with pytest.raises(ValueError, match="no math set 'gsm9k'. Choose one of gsm8k, math500, aime2024, aime2025"):
@@ -97,7 +102,7 @@ class Parrot:
 
 class TestAnswerProblems:
     TEXTS = (r"It is \boxed{4}", r"\boxed{5}", "6", r"\boxed{7} and so on", r"\boxed{9^{9^{9^9}}}")
-    PROBLEMS = {number: Problem(f"What is 3+{number}?", str(3 + number)) for number in (1, 2, 3, 4, 5)}
+    PROBLEMS = {number: MathProblem(f"What is 3+{number}?", str(3 + number)) for number in (1, 2, 3, 4, 5)}
 
     def says(self, player, **changes):
         replies = {}
@@ -133,7 +138,7 @@ class TestAnswerProblems:
 
     def test_what_a_prompt_began_to_think_must_be_closed(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer, "r1"), Sampling())
-        problems = {1: Problem("1?", "1"), 2: Problem("2?", "2")}
+        problems = {1: MathProblem("1?", "1"), 2: MathProblem("2?", "2")}
         texts = {1: r"so \boxed{1}", 2: r"so \boxed{1}</think> \boxed{2}"}
         says = {
             math_prompt(player.renderer, problems[number].question): Reply(player.renderer.reply(text), ())
@@ -162,12 +167,18 @@ class TestSummarize:
     def test_counts_each_kind(self):
         verdicts = ["correct"] * 8 + ["wrong", "timeout"]
         attempts = [
-            Attempt(
-                number, Problem("?", "1"), "", None if number == 8 else "1", 10 * number, number < 3, Verdict(verdict)
+            MathAttempt(
+                number,
+                MathProblem("?", "1"),
+                "",
+                None if number == 8 else "1",
+                10 * number,
+                number < 3,
+                MathVerdict(verdict),
             )
             for number, verdict in enumerate(verdicts)
         ]
-        numbers = summarize(attempts)
+        numbers = math_metrics(attempts)
 
         # Wilson's interval of 8 in 10 is 0.490 to 0.943 (Newcombe 1998 gives the formula).
         assert numbers == {

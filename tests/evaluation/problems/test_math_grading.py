@@ -12,11 +12,11 @@ import pytest
 
 from trl_spiral.evaluation.problems import math_grading as grading
 from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math_grading import Verdict, boxed_answer, check_can_grade, grade
-from trl_spiral.evaluation.problems.math_sets import get_math_set, problems_in
+from trl_spiral.evaluation.problems.math_grading import MathVerdict, boxed_answer, check_can_grade, grade_answers
+from trl_spiral.evaluation.problems.math_sets import get_math_set, math_problems
 
 
-CORRECT, WRONG, TIMEOUT = Verdict.CORRECT, Verdict.WRONG, Verdict.TIMEOUT
+CORRECT, WRONG, TIMEOUT = MathVerdict.CORRECT, MathVerdict.WRONG, MathVerdict.TIMEOUT
 TINY = Path(__file__).parents[2] / "data/math"
 DATA = os.environ.get("TRL_SPIRAL_DATA")
 
@@ -43,7 +43,7 @@ def answers(name):
     full = {"gsm8k": "gsm8k_test.jsonl", "math500": "math500_test.jsonl"}
     tiny = {"gsm8k": "gsm8k_tiny.jsonl", "math500": "math_tiny.jsonl"}
     path = Path(DATA) / full[name] if DATA else TINY / tiny[name]
-    return [problem.answer for problem in problems_in(read_rows(path), get_math_set(name))]
+    return [problem.answer for problem in math_problems(read_rows(path), get_math_set(name))]
 
 
 class TestBoxedAnswer:
@@ -79,7 +79,7 @@ class TestGrade:
     def test_every_right_answer_is_right(self, name):
         gold = answers(name)
 
-        assert set(grade([(answer, answer) for answer in gold])) == {CORRECT}
+        assert set(grade_answers([(answer, answer) for answer in gold])) == {CORRECT}
 
     @pytest.mark.parametrize("name", ["gsm8k", "math500"])
     def test_the_next_problems_answer_is_wrong(self, name):
@@ -92,22 +92,22 @@ class TestGrade:
         pairs = [(gold[i - 1], gold[i]) for i in range(len(gold)) if plain[i - 1] != plain[i]]
 
         assert len(gold) - len(pairs) == ({"gsm8k": 15, "math500": 3}[name] if DATA else 0)
-        assert set(grade(pairs)) == {WRONG}
+        assert set(grade_answers(pairs)) == {WRONG}
 
     def test_other_forms_of_an_answer_are_right(self):
         pairs = [("1,800", r"\$1800.00"), (r"\frac{1}{2}", "0.5"), ("025", "25"), (r"\text{(A)}", "A"), ("5", "x=5")]
         pairs += [("x^2+2x+1", "(x+1)^2"), (r"90^\circ", "90"), ("4.5e33", r"4.5 \times 10^{33}")]
 
-        assert grade(pairs) == [CORRECT] * len(pairs)
+        assert grade_answers(pairs) == [CORRECT] * len(pairs)
 
     def test_a_reply_without_an_answer_is_wrong(self):
-        assert grade([("1", None), ("1", "1"), ("1", "")]) == [WRONG, CORRECT, WRONG]
-        assert grade([]) == []
+        assert grade_answers([("1", None), ("1", "1"), ("1", "")]) == [WRONG, CORRECT, WRONG]
+        assert grade_answers([]) == []
 
     def test_hostile_answers_end_and_are_not_right(self, monkeypatch):
         monkeypatch.setattr(grading, "SECONDS", 0.2)  # right answers below take a fiftieth of that
         before = os.times()
-        found = grade([("5", hostile) for hostile in ENDLESS + HOSTILE] + [("5", "5")] * 4)
+        found = grade_answers([("5", hostile) for hostile in ENDLESS + HOSTILE] + [("5", "5")] * 4)
         after = os.times()
         spent = after.children_user + after.children_system - before.children_user - before.children_system
 
@@ -121,7 +121,7 @@ class TestGrade:
     def test_an_answer_that_wants_too_much_memory_fails_alone(self, monkeypatch):
         monkeypatch.setattr(grading, "MEMORY", 160 * 2**20)
         monkeypatch.setattr(grading, "MAX_LANES", 1)  # whoever is graded behind it is none the worse for it
-        found = grade([("5", "5"), ("5", "2^{4000000000}"), ("5", "5")])
+        found = grade_answers([("5", "5"), ("5", "2^{4000000000}"), ("5", "5")])
 
         # math-verify swallows most errors of what it compares, and says that the two differ.
         assert found[1] in (WRONG, TIMEOUT)
@@ -138,7 +138,7 @@ class TestGrade:
     )
     def test_a_lane_that_fails_costs_no_other_answer(self, happens, verdicts):
         script = f"import grading_worker as worker\ndef equal(gold, answer):\n    if answer == 'bad': {happens}\n"
-        script += "    return True\nworker.equal = equal\nprint(worker.grade([['5', a] for a in ('5', 'bad', '5')], 60.0, 1))"
+        script += "    return True\nworker.equal = equal\nprint(worker.grade_pairs([['5', a] for a in ('5', 'bad', '5')], 60.0, 1))"
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(grading.__file__).parent
         )
@@ -147,7 +147,7 @@ class TestGrade:
 
     def test_works_beside_other_threads_and_off_the_main_one(self):
         found = []
-        thread = threading.Thread(target=lambda: found.extend(grade([("5", "5"), ("5", "6")])))
+        thread = threading.Thread(target=lambda: found.extend(grade_answers([("5", "5"), ("5", "6")])))
         thread.start()
         thread.join()
 
@@ -156,7 +156,7 @@ class TestGrade:
     def test_a_script_without_a_main_guard_is_not_run_again(self, tmp_path):
         script = tmp_path / "train.py"
         script.write_text(
-            "from trl_spiral.evaluation.problems.math_grading import grade\nprint('once', *grade([('5', '5')]))\n"
+            "from trl_spiral.evaluation.problems.math_grading import grade_answers\nprint('once', *grade_answers([('5', '5')]))\n"
         )
         done = subprocess.run([sys.executable, script], capture_output=True, text=True)
 
@@ -164,7 +164,7 @@ class TestGrade:
 
     def test_leaves_no_process_behind_even_if_killed(self, tmp_path):
         script = "from trl_spiral.evaluation import grading; grading.SECONDS = 3600; grading.MAX_LANES = 2\n"
-        script += "grading.grade([('5', '9^{9^{9^9}}')] * 2)"
+        script += "grading.grade_answers([('5', '9^{9^{9^9}}')] * 2)"
         asker = subprocess.Popen([sys.executable, "-c", script])
         workers = []
         while len(workers) < 3:  # the program and its two lanes
@@ -184,7 +184,7 @@ class TestGrade:
         monkeypatch.setattr(grading, "MEMORY", "much")
 
         with pytest.raises(RuntimeError, match="The process that grades answers has failed .*TypeError"):
-            grade([("5", "5")])
+            grade_answers([("5", "5")])
 
     def test_needs_math_verify_and_says_so(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "math_verify", None)

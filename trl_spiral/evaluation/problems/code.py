@@ -28,7 +28,7 @@ CODE_INSTRUCTION = "Please reason step by step, and put your final program withi
 COMMON_KS = (1, 5, 10, 25, 50, 100)
 """Values of k for which pass@k is told, as far as there are so many programs a problem, and their number itself."""
 
-LIMITS = Limits(cpu_seconds=6.0, wall_seconds=30.0)
+EVALUATION_LIMITS = Limits(cpu_seconds=6.0, wall_seconds=30.0)
 """
 Of a program on trial. MBPP's own program for task 123 takes 3 s of processor time on a slow core; the clock only ends what
 sleeps, so that a busy machine makes no right program wrong.
@@ -216,7 +216,7 @@ def check_samples(samples: int, temperature: float) -> None:
         )
 
 
-def summarize(attempts: Sequence[CodeAttempt], ks: Sequence[int]) -> dict[str, float]:
+def code_metrics(attempts: Sequence[CodeAttempt], ks: Sequence[int]) -> dict[str, float]:
     """
     What the attempts at a set come to.
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
-from trl_spiral.evaluation.problems.math_grading import Verdict, boxed_answer, grade
-from trl_spiral.evaluation.problems.math_sets import Problem
+from trl_spiral.evaluation.problems.math_grading import MathVerdict, boxed_answer, grade_answers
+from trl_spiral.evaluation.problems.math_sets import MathProblem
 from trl_spiral.intervals import wilson
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.seeding import derive_seed
@@ -42,14 +42,14 @@ chat template, with the same instruction at its end as in games.
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class MathAttempt:
     """
     A reply to a problem.
 
     Attributes:
         number (`int`):
             Of the problem in its set, from 0.
-        problem ([`~evaluation.problems.math_sets.Problem`]):
+        problem ([`~evaluation.problems.math_sets.MathProblem`]):
             What was asked.
         reply (`str`):
             What was written.
@@ -59,17 +59,17 @@ class Attempt:
             Length of the reply.
         truncated (`bool`):
             Whether it hit the token limit. An answer that was boxed before counts.
-        verdict ([`~evaluation.problems.math_grading.Verdict`]):
+        verdict ([`~evaluation.problems.math_grading.MathVerdict`]):
             Whether the answer is right.
     """
 
     number: int
-    problem: Problem
+    problem: MathProblem
     reply: str
     answer: str | None
     tokens: int
     truncated: bool
-    verdict: Verdict = Verdict.WRONG
+    verdict: MathVerdict = MathVerdict.WRONG
 
     def record(self) -> dict[str, object]:
         """What a file keeps of it."""
@@ -94,18 +94,18 @@ def math_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
 
 
 def answer_problems(
-    problems: Mapping[int, Problem],
+    problems: Mapping[int, MathProblem],
     player: PolicyPlayer,
     engine: Engine,
     seed: int = 0,
     name: str = "",
     in_flight: int = 256,
-) -> list[Attempt]:
+) -> list[MathAttempt]:
     """
     Has a model answer problems, and grades what it says.
 
     Args:
-        problems (`Mapping[int, Problem]`):
+        problems (`Mapping[int, MathProblem]`):
             By number. A reply depends on its problem's number and not on which others are asked.
         player ([`~players.PolicyPlayer`]):
             Whose weights answer, how replies are drawn, and in which style it is asked.
@@ -119,7 +119,7 @@ def answer_problems(
             Most problems under way at once. Replies depend on it by rounding alone.
 
     Returns:
-        `list[Attempt]`: In the order of `problems`.
+        `list[MathAttempt]`: In the order of `problems`.
 
     Raises:
         RuntimeError: If the engine gives up on a reply: the accuracy would not be the model's.
@@ -140,7 +140,7 @@ def answer_problems(
         check_answered(reply, number)
         text = player.renderer.text(reply.completion_ids)
         attempts.append(
-            Attempt(
+            MathAttempt(
                 number,
                 problem,
                 text,
@@ -149,11 +149,11 @@ def answer_problems(
                 truncated=reply.finish_reason == "length",
             )
         )
-    verdicts = grade([(seen.problem.answer, seen.answer) for seen in attempts])
+    verdicts = grade_answers([(seen.problem.answer, seen.answer) for seen in attempts])
     return [replace(seen, verdict=verdict) for seen, verdict in zip(attempts, verdicts, strict=True)]
 
 
-def summarize(attempts: Sequence[Attempt]) -> dict[str, float]:
+def math_metrics(attempts: Sequence[MathAttempt]) -> dict[str, float]:
     """
     What the attempts at a set come to.
 
@@ -163,13 +163,13 @@ def summarize(attempts: Sequence[Attempt]) -> dict[str, float]:
         a box; `timeouts`: number of answers that were given up, and count as wrong; `reply_length` in tokens, on average.
     """
     number = len(attempts)
-    accuracy = wilson(sum(attempt.verdict is Verdict.CORRECT for attempt in attempts) / number, number)
+    accuracy = wilson(sum(attempt.verdict is MathVerdict.CORRECT for attempt in attempts) / number, number)
     return {
         "accuracy": accuracy.value,
         "accuracy_low": accuracy.low,
         "accuracy_high": accuracy.high,
         "truncated": sum(attempt.truncated for attempt in attempts) / number,
         "unboxed": sum(attempt.answer is None for attempt in attempts) / number,
-        "timeouts": float(sum(attempt.verdict is Verdict.TIMEOUT for attempt in attempts)),
+        "timeouts": float(sum(attempt.verdict is MathVerdict.TIMEOUT for attempt in attempts)),
         "reply_length": sum(attempt.tokens for attempt in attempts) / number,
     }

@@ -33,7 +33,7 @@ _BOX = "\\boxed{"
 _MAX_REPLY = 65_536
 
 
-class Verdict(StrEnum):
+class MathVerdict(StrEnum):
     """What became of an answer."""
 
     CORRECT = "correct"
@@ -87,7 +87,7 @@ def check_can_grade() -> None:
         )
 
 
-def grade(pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
+def grade_answers(pairs: Sequence[tuple[str, str | None]]) -> list[MathVerdict]:
     """
     Grades answers.
 
@@ -96,14 +96,14 @@ def grade(pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
             The right answer and the one that was given, each as it stands in its box; `None` for a reply without one.
 
     Returns:
-        `list[Verdict]`: One for each pair. An answer of more than 512 characters is wrong.
+        `list[MathVerdict]`: One for each pair. An answer of more than 512 characters is wrong.
 
     Raises:
         ImportError: If math-verify is not installed.
         RuntimeError: If the process that grades cannot work.
     """
     check_can_grade()
-    verdicts = [Verdict.WRONG] * len(pairs)
+    verdicts = [MathVerdict.WRONG] * len(pairs)
     asked = {
         number: (gold, answer)
         for number, (gold, answer) in enumerate(pairs)
@@ -125,5 +125,5 @@ def grade(pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
         reason = (worker.stderr.strip() or "no message").splitlines()[-1]
         raise RuntimeError(f"The process that grades answers has failed (status {worker.returncode}): {reason}")
     for number, verdict in zip(asked, json.loads(worker.stdout), strict=True):
-        verdicts[number] = (Verdict.TIMEOUT, Verdict.WRONG, Verdict.CORRECT)[verdict]
+        verdicts[number] = (MathVerdict.TIMEOUT, MathVerdict.WRONG, MathVerdict.CORRECT)[verdict]
     return verdicts

@@ -36,10 +36,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # elsewhere this limit is refused, or means nothing
         resource.setrlimit(resource.RLIMIT_AS, (job["memory"], job["memory"]))
-    json.dump(grade(job["pairs"], job["seconds"], job["lanes"]), sys.stdout)
+    json.dump(grade_pairs(job["pairs"], job["seconds"], job["lanes"]), sys.stdout)
 
 
-def grade(pairs: list[list[str]], seconds: float, lanes: int) -> list[int]:
+def grade_pairs(pairs: list[list[str]], seconds: float, lanes: int) -> list[int]:
     """`UNFINISHED`, `WRONG` or `CORRECT` for each pair."""
     verdicts = mmap.mmap(-1, len(pairs))  # shared with the lanes, and zero
     asker = os.getppid()

@@ -38,7 +38,7 @@ class MathSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MathProblem:
     """A question, and its right answer as it would stand in a box."""
 
     question: str
@@ -72,7 +72,7 @@ def get_math_set(name: str) -> MathSet:
     return MATH_SETS[name]
 
 
-def problems_in(rows: Iterable[Mapping[str, Any]], math_set: MathSet, limit: int | None = None) -> list[Problem]:
+def math_problems(rows: Iterable[Mapping[str, Any]], math_set: MathSet, limit: int | None = None) -> list[MathProblem]:
     """
     The first problems of a set, in the order of its rows.
 
@@ -95,7 +95,7 @@ def problems_in(rows: Iterable[Mapping[str, Any]], math_set: MathSet, limit: int
     return problems
 
 
-def _problem(row: Mapping[str, Any], number: int, math_set: MathSet) -> Problem:
+def _problem(row: Mapping[str, Any], number: int, math_set: MathSet) -> MathProblem:
     if not isinstance(row, Mapping) or math_set.question not in row or math_set.answer not in row:
         found = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
         raise ValueError(
@@ -114,4 +114,4 @@ def _problem(row: Mapping[str, Any], number: int, math_set: MathSet) -> Problem:
             )
     if not text.strip():
         raise ValueError(f"The answer in row {number} of {math_set.name!r} is empty. Leave the row out.")
-    return Problem(str(row[math_set.question]).strip(), text.strip())
+    return MathProblem(str(row[math_set.question]).strip(), text.strip())
