@@ -26,7 +26,7 @@ from trl_spiral.sandbox import Ending as SandboxEnding
 from trl_spiral.selfplay.advantages import RoleBaseline
 from trl_spiral.selfplay.referee import Start, play, referee
 from trl_spiral.selfplay.results import summarize
-from trl_spiral.text.prompts import extract_code_move, read_move
+from trl_spiral.text.replies import extract_code_move, read_move
 from trl_spiral.types import POLICY, Ending, Observation, Reply, Turn
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from trl_spiral.rewards import ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import Answer, Ending, Limits, LocalSandbox, Outcome, Verdict
-from trl_spiral.text.programs import computes_nothing, entry_points, extract_program, is_blank
 from trl_spiral.text.prompts import PromptRenderer
+from trl_spiral.text.python_source import computes_nothing, entry_points, is_blank
+from trl_spiral.text.replies import extract_program
 
 
 def fenced(program):
@@ -304,7 +305,7 @@ class TestUnitTestReward:
 
 class TestLimits:
     def test_leave_a_busy_machine_time_for_right_programs(self, monkeypatch):
-        monkeypatch.setattr("trl_spiral.rewards.LocalSandbox", lambda limits: limits)
+        monkeypatch.setattr("trl_spiral.rewards.execution.LocalSandbox", lambda limits: limits)
 
         for reward in (ExecutionReward(), UnitTestReward()):
             assert reward.sandbox.wall_seconds >= 5 * reward.sandbox.cpu_seconds

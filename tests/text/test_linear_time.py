@@ -27,11 +27,11 @@ from trl_spiral.games.code_game import can_be_guessed
 from trl_spiral.games.negotiation import read_offer
 from trl_spiral.games.textarena.adapter import TextArenaGame
 from trl_spiral.games.textarena.talk import say
+from trl_spiral.rewards.base import RepliesReward
 from trl_spiral.tasks import get_task
-from trl_spiral.text.completions import RepliesReward
 from trl_spiral.text.printable import code_block
-from trl_spiral.text.programs import extract_program, is_blank
-from trl_spiral.text.prompts import extract_code_move, extract_move
+from trl_spiral.text.python_source import is_blank
+from trl_spiral.text.replies import extract_code_move, extract_move, extract_program
 
 
 PACKAGE = Path(trl_spiral.__file__).parent

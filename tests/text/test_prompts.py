@@ -6,15 +6,8 @@ import pytest
 
 from trl_spiral.games import get_game
 from trl_spiral.games.tictactoe import EMPTY, board_observation
-from trl_spiral.text.prompts import (
-    GOAL,
-    INSTRUCTION,
-    PROMPT_STYLES,
-    PromptRenderer,
-    check_prompt_style,
-    extract_code_move,
-    extract_move,
-)
+from trl_spiral.text.prompts import GOAL, INSTRUCTION, PROMPT_STYLES, PromptRenderer, check_prompt_style
+from trl_spiral.text.replies import extract_code_move, extract_move
 from trl_spiral.types import Ending, Observation, Turn
 
 

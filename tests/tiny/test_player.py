@@ -8,7 +8,8 @@ import pytest
 
 from trl_spiral.games import get_game
 from trl_spiral.games.tictactoe import NAME, random_lessons
-from trl_spiral.text.prompts import INSTRUCTION, PromptRenderer, extract_move
+from trl_spiral.text.prompts import INSTRUCTION, PromptRenderer
+from trl_spiral.text.replies import extract_move
 from trl_spiral.tiny.lessons import LESSONS
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
 

@@ -15,8 +15,8 @@ from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, le
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
 from trl_spiral.callbacks.monitoring import CollapseCallback
+from trl_spiral.rewards.base import RepliesReward
 from trl_spiral.seeding import derive_seed
-from trl_spiral.text.completions import RepliesReward
 from trl_spiral.text.printable import get_logger
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.training.base_trainer import AdvantageMixin
@@ -260,7 +260,7 @@ def _share(which: torch.Tensor) -> float:
 
 class AlgorithmTrainer(AlgorithmMixin, GRPOTrainer):
     """
-    TRL's [`~trl.GRPOTrainer`] with an algorithm by name, for prompts with rewards such as [`~tasks.TaskReward`].
+    TRL's [`~trl.GRPOTrainer`] with an algorithm by name, for prompts with rewards such as [`~rewards.TaskReward`].
 
     Example:
 

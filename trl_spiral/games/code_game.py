@@ -26,7 +26,7 @@ from functools import cache, lru_cache
 from trl_spiral.games.base import Game, Match, Traits
 from trl_spiral.games.small_programs import small_program
 from trl_spiral.sandbox import Job, Limits, Outcome, Sandbox
-from trl_spiral.text.prompts import read_move
+from trl_spiral.text.replies import read_move
 from trl_spiral.types import Ending, Observation
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trl_spiral.text.prompts import INSTRUCTION, read_move
+from trl_spiral.text.prompts import INSTRUCTION
+from trl_spiral.text.replies import read_move
 from trl_spiral.types import Observation, Reply, Request, Sampling, Turn
 
 

@@ -6,7 +6,7 @@ import sys
 from typing import TextIO
 
 from trl_spiral.text.printable import echo
-from trl_spiral.text.prompts import read_move
+from trl_spiral.text.replies import read_move
 from trl_spiral.types import Observation, Reply, Request, Turn
 
 

@@ -12,7 +12,8 @@ from tests.helpers.puzzle_replies import make_rows, solution
 from trl_spiral.cli import main
 from trl_spiral.evaluation.problems.tasks import answer_task, read_scores, task_prompt, write_scores
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.tasks import Problem, Score, Task, TaskReward, base, get_task, task_dataset
+from trl_spiral.rewards import TaskReward
+from trl_spiral.tasks import Problem, Score, Task, base, get_task, task_dataset
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import Reply, Sampling
 

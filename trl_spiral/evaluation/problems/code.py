@@ -17,8 +17,8 @@ from trl_spiral.sandbox import CannotContain, Limits, Sandbox, Trial
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.text.printable import reported
-from trl_spiral.text.programs import extract_program
 from trl_spiral.text.prompts import PromptRenderer
+from trl_spiral.text.replies import extract_program
 from trl_spiral.types import Request
 
 
@@ -71,7 +71,7 @@ class CodeAttempt:
         reply (`str`):
             What was written.
         program (`str`):
-            The program in it; see [`~text.programs.extract_program`].
+            The program in it; see [`~text.replies.extract_program`].
         tokens (`int`):
             Length of the reply.
         truncated (`bool`):

@@ -11,7 +11,6 @@ from typing import Any
 
 from trl_spiral.sandbox import Trial
 from trl_spiral.text.printable import reported
-from trl_spiral.text.programs import behind
 
 
 CODE_SETS = ("mbpp", "humaneval")
@@ -170,7 +169,7 @@ def _mbpp_problem(row: Mapping[str, Any], asked: str) -> CodeProblem:
         # What the reference defines, and not what nothing else does: task 126 is to write a `sum` of its own.
         entry_points=tuple(name for name in used if name in defined),
         reference=row["code"],
-        after=behind(setup),
+        after=appended_imports(setup),
         in_place=bool(row.get("in_place")),
     )
 
