@@ -32,13 +32,12 @@ from trl_spiral.evaluation.problems.code_sets import (
     CODE_SETS,
     MBPP_HUB,
     CodeProblem,
-    check_limit,
     check_split,
     humaneval_problems,
     mbpp_problems,
 )
 from trl_spiral.evaluation.problems.code_settings import from_environment
-from trl_spiral.evaluation.problems.files import read_rows
+from trl_spiral.evaluation.problems.files import check_limit, read_rows
 from trl_spiral.sandbox import LocalSandbox, Sandbox
 from trl_spiral.text.printable import get_logger
 

@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from trl_spiral.files import naming_full_disk
+from trl_spiral.files import naming_full_disk, replacing
 from trl_spiral.games import Game
 from trl_spiral.text.printable import code_block, file_name, get_logger, inline
 from trl_spiral.text.shapes import parse
@@ -243,12 +243,10 @@ class GameLog:
         """
         if not self.path.exists():
             return
-        unfinished = self.path.with_name(f"{self.path.name}.partial")
-        with unfinished.open("w", encoding="utf-8") as file:
+        with replacing(self.path) as partial, partial.open("w", encoding="utf-8") as file:
             for record in read_games(self.path):
                 if step and record["step"] < step + (record["kind"] == "training"):
                     file.write(_line(record))
-        os.replace(unfinished, self.path)
 
 
 def _line(record: Mapping[str, Any]) -> str:

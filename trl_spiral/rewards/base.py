@@ -18,8 +18,8 @@ Completion = str | Sequence[Mapping[str, Any]]
 
 REWARD_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=10.0)
 """
-Limits of a program, if no sandbox is given. The wall-clock limit ends programs that sleep. A limit of 3 s would fail correct
-programs while other ranks keep the cores busy.
+Limits of a program, if no sandbox is given. The wall-clock limit ends programs that sleep. A limit of 3 s would fail
+correct programs while other ranks keep the cores busy.
 """
 
 
@@ -27,13 +27,13 @@ class RepliesReward:
     """
     Base class of rewards that read whole replies.
 
-    Some chat templates (DeepSeek-R1's, Qwen3-Thinking's) end prompts in `<think>`. The completion continues the thinking
-    without showing that it was opened, and text before `</think>` is no answer. Only the prompt shows it.
+    Some chat templates (DeepSeek-R1's, Qwen3-Thinking's) end prompts in `<think>`. The completion continues the
+    thinking without showing that it was opened, and text before `</think>` is no answer. Only the prompt shows it.
 
     Attributes:
         renderer ([`~text.prompts.PromptRenderer`], *optional*):
-            Renders prompts as the trainer does. [`AlgorithmTrainer`] sets it; with TRL's own `GRPOTrainer`, pass it to the
-            reward. Prompts that are plain text do not need it.
+            Renders prompts as the trainer does. [`AlgorithmTrainer`] sets it; with TRL's own `GRPOTrainer`, pass it to
+            the reward. Prompts that are plain text do not need it.
     """
 
     def __init__(self, renderer: PromptRenderer | None = None) -> None:
@@ -55,8 +55,8 @@ class RepliesReward:
             prompts (`Sequence[str]` or `Sequence[list[dict]]`, *optional*):
                 Prompts of the completions.
             completion_ids (`Sequence[list[int]]`, *optional*):
-                Token ids of the completions. If the tokenizer has a response template, messages alone do not distinguish
-                empty thinking from unclosed thinking.
+                Token ids of the completions. If the tokenizer has a response template, messages alone do not
+                distinguish empty thinking from unclosed thinking.
         """
         shown: Sequence[Any] = [None] * len(completions) if prompts is None else prompts
         tokens: Sequence[Any] = [None] * len(completions) if completion_ids is None else completion_ids
@@ -83,11 +83,12 @@ class RepliesReward:
             return
         self._has_warned = True
         logger.warning(
-            "A completion closes thinking that its prompt may have opened. Without a renderer, this reward also counts an "
-            "answer in thinking that was cut off. Pass `renderer=PromptRenderer(tokenizer)`, or use `AlgorithmTrainer`."
+            "A completion closes thinking that its prompt may have opened. Without a renderer, this reward also "
+            "counts an answer in thinking that was cut off. Pass `renderer=PromptRenderer(tokenizer)`, or use "
+            "`AlgorithmTrainer`."
         )
 
 
 def error_name(error: str | None) -> str:
-    """Return an exception's name, or `"unnamed"`: the program may have chosen a name that breaks a table of completions."""
+    """Return an exception's name, or `"unnamed"` if the program chose one that could break a table."""
     return error if error and error.isascii() and error.isidentifier() and len(error) <= 64 else "unnamed"

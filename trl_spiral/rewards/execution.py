@@ -17,9 +17,9 @@ class ExecutionReward(RepliesReward):
     """
     Rewards a completion that contains a program which runs.
 
-    The program is the completion's last ```python block outside thinking, else the whole text. The sandbox decides how it
-    ended; the program's output, on stderr too, cannot change that. A completion without a program, empty or only comments,
-    counts as a syntax error.
+    The program is the completion's last ```python block outside thinking, else the whole text. The sandbox decides how
+    it ended; the program's output, on stderr too, cannot change that. A completion without a program, empty or only
+    comments, counts as a syntax error.
 
     `print(1)` is a program that runs. `triviality_penalty` makes it worth less, and [`UnitTestReward`] checks that a
     program is correct.
@@ -36,8 +36,8 @@ class ExecutionReward(RepliesReward):
         failed (`float`, defaults to `-1.0`):
             Reward of a program that raised, ran out of time, printed too much or was killed.
         triviality_penalty (`float`, defaults to `0.0`):
-            Subtracted from the reward of a program that ran and computed nothing: it has no loop, comprehension, arithmetic,
-            comparison or slice, and calls only `print`. This is a low bar on purpose.
+            Subtracted from the reward of a program that ran and computed nothing: it has no loop, comprehension,
+            arithmetic, comparison or slice, and calls only `print`. This is a low bar on purpose.
         renderer ([`~text.prompts.PromptRenderer`], *optional*):
             Needed with TRL's own trainer if the chat template opens the thinking; see [`~rewards.base.RepliesReward`].
 
@@ -59,7 +59,8 @@ class ExecutionReward(RepliesReward):
     ):
         if triviality_penalty < 0:
             raise ValueError(
-                f"`triviality_penalty` ({triviality_penalty}) must not be below 0: it is subtracted. Use `0.0` for none."
+                f"`triviality_penalty` ({triviality_penalty}) must not be below 0: it is subtracted. Use `0.0` for "
+                "none."
             )
         super().__init__(renderer)
         self.__name__ = "execution_reward"  # in TRL's logs
@@ -124,7 +125,7 @@ class ExecutionReward(RepliesReward):
         return self.syntax_error if outcome.ending is Ending.SYNTAX_ERROR else self.failed
 
     def _trivial(self, programs: Sequence[str]) -> list[bool]:
-        """Return which programs compute nothing. The check runs in the sandbox: nested source can exhaust the stack."""
+        """Return which programs compute nothing. Runs in the sandbox: nested source can exhaust the stack."""
         check = inspect.getsource(computes_nothing)
         outcomes = self.sandbox.run([Job(check, calls=(f"computes_nothing({program!r})",)) for program in programs])
         return [outcome.answers[0].value is True if outcome.answers else False for outcome in outcomes]

@@ -21,8 +21,8 @@ class TaskReward(RepliesReward):
         task ([`~tasks.Task`] or `str`):
             Task of the rows, or its name.
         renderer ([`~text.prompts.PromptRenderer`], *optional*):
-            Needed with TRL's own trainer if the chat template opens the thinking: `PromptRenderer(tokenizer)`, with the
-            trainer's `chat_template_kwargs`. See [`~rewards.base.RepliesReward`].
+            Needed with TRL's own trainer if the chat template opens the thinking: `PromptRenderer(tokenizer)`, with
+            the trainer's `chat_template_kwargs`. See [`~rewards.base.RepliesReward`].
     """
 
     def __init__(self, task: Task | str, renderer: PromptRenderer | None = None) -> None:

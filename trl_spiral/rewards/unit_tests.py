@@ -17,8 +17,8 @@ class UnitTestReward(RepliesReward):
     """
     Rewards a program by the share of its row's tests that it passes, in [0, 1].
 
-    The tests come from columns of the dataset, named as in MBPP. The program and the tests run in different processes: the
-    tests see only the plain values that its functions return and, if the row asks for it, changes to arguments.
+    The tests come from columns of the dataset, named as in MBPP. The program and the tests run in different processes:
+    the tests see only the plain values that its functions return and, if the row asks for it, changes to arguments.
 
     Args:
         sandbox ([`~sandbox.Sandbox`], *optional*):
@@ -59,11 +59,11 @@ class UnitTestReward(RepliesReward):
             test_imports (`Sequence[Sequence[str]]`, *optional*):
                 Lines to put before each test of the row and, following MBPP, after the program.
             entry_points (`Sequence[Sequence[str]]`, *optional*):
-                Functions of the program that the row's tests call. Default: the names in a test that neither it nor Python
-                defines. Needed if a program is to write, for example, its own `sum`.
+                Functions of the program that the row's tests call. Default: the names in a test that neither it nor
+                Python defines. Needed if a program is to write, for example, its own `sum`.
             in_place (`Sequence[bool]`, *optional*):
-                Whether the row's tests check an argument after the call; see [`~sandbox.Trial`]. By default, a program cannot
-                change the arguments that tests hold.
+                Whether the row's tests check an argument after the call; see [`~sandbox.Trial`]. By default, a program
+                cannot change the arguments that tests hold.
             log_metric, log_extra (`Callable`, *optional*):
                 TRL's. They log `unit_tests/*`, and the column `tests` of the table of completions.
 

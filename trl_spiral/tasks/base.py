@@ -139,8 +139,8 @@ def get_task(name: str) -> Task:
         task = _REGISTRY[name]()
         if (own := getattr(task, "name", None)) != name:
             raise ValueError(
-                f"The task that is registered as {name!r} has {own!r} for its `name`, which files of scores use. Give it "
-                "the name that it is registered under."
+                f"The task that is registered as {name!r} has {own!r} for its `name`, which files of scores use. Give "
+                "it the name that it is registered under."
             )
         _TASKS[name] = task
     return _TASKS[name]

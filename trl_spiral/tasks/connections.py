@@ -40,8 +40,8 @@ _SMALL_NUMBER, _SMALL_SIZE = 150, 6
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 _RULES = (
-    "Sort these words into {groups} groups of {size}. The words of a group have something in common, and every word is in "
-    "one group.\nWords: {words}\n"
+    "Sort these words into {groups} groups of {size}. The words of a group have something in common, and every word "
+    "is in one group.\nWords: {words}\n"
     "Answer with all groups, a comma between words and a semicolon between groups, within \\boxed{{}}."
 )
 
@@ -67,10 +67,10 @@ class Connections(Task):
     """
     Sort words into groups.
 
-    The score is the mean of two terms: the share of groups that are correct, and the mean overlap, which is the largest
-    share of a group's words that is in one correct group. Case is ignored. Only a partition of the puzzle's words into
-    groups of the correct size has a score; any other answer scores 0, so repeating or omitting groups gains nothing.
-    Random partitions score 0.25 on average.
+    The score is the mean of two terms: the share of groups that are correct, and the mean overlap, which is the
+    largest share of a group's words that is in one correct group. Case is ignored. Only a partition of the puzzle's
+    words into groups of the correct size has a score; any other answer scores 0, so repeating or omitting groups gains
+    nothing. Random partitions score 0.25 on average.
 
     Args:
         level (`str`, *optional*):
@@ -103,8 +103,8 @@ class Connections(Task):
         """
         Return the categories of a split. The split of a category does not depend on the seed.
 
-        A held-out category shares no whole group with a training category, as planets would with Roman gods. If it does, it
-        is a training category too.
+        A held-out category shares no whole group with a training category, as planets would with Roman gods. If it
+        does, it is a training category too.
         """
         if split not in SPLITS:
             raise ValueError(f"`split` ({split!r}) must be 'train' or 'validation'.")
@@ -122,7 +122,7 @@ class Connections(Task):
         return len({*self.categories[name]} & {*self.categories[other]}) >= self.size
 
     def problems(self, split: Split, number: int, seed: int = 0) -> list[Problem]:
-        """Return `number` puzzles of a split's categories, the levels in turn. A larger number only appends puzzles."""
+        """Return `number` puzzles of a split, the levels in turn. A larger number only appends puzzles."""
         categories = self.split(split)
         return [
             self._problem(
@@ -143,16 +143,16 @@ class Connections(Task):
                 rng.shuffle(words)
                 return self._ask(words, groups, level)
         raise ValueError(
-            f"{_TRIES:,} tries gave no {level} puzzle of {self.groups} groups of {self.size} words with one solution. Give "
-            "more `categories`, or some that share more words or fewer."
+            f"{_TRIES:,} tries gave no {level} puzzle of {self.groups} groups of {self.size} words with one solution. "
+            "Give more `categories`, or some that share more words or fewer."
         )
 
     def _draw(self, categories: Categories, rng: random.Random, herrings: bool) -> dict[str, list[str]] | None:
         """
         Draw the categories and words of a puzzle, or return `None` if a category has too few words left.
 
-        A group takes no word that fits an earlier category, so a red herring fits only one other group. If two groups could
-        swap a word, there would be two solutions.
+        A group takes no word that fits an earlier category, so a red herring fits only one other group. If two groups
+        could swap a word, there would be two solutions.
         """
         names = [rng.choice(list(categories))]
         while len(names) < self.groups:

@@ -33,8 +33,8 @@ _ONE = re.compile(_MOVE)
 _MOVES = re.compile(rf"\[\s*+(?:{_MOVE}(?:\s*+,\s*+{_MOVE})*+)?+\s*+\]")
 
 _RULES = (
-    "Tower of Hanoi with pegs 0, 1 and 2 and {disks}, of which 1 is the smallest. A move takes the top disk of a peg to "
-    "another peg, and never onto a smaller disk; a disk can be moved while no smaller one is on its peg.\n"
+    "Tower of Hanoi with pegs 0, 1 and 2 and {disks}, of which 1 is the smallest. A move takes the top disk of a peg "
+    "to another peg, and never onto a smaller disk; a disk can be moved while no smaller one is on its peg.\n"
     "Start: {start}\nGoal: {goal}\n"
     "Reach the goal in as few moves as you can. Answer with the moves as [[disk, from, to], ...] within \\boxed{{}}."
 )
@@ -61,8 +61,8 @@ class Hanoi(Task):
     Tower of Hanoi between two arrangements of the disks.
 
     Let d be the distance from the start to the goal, and r the distance that is left after k legal moves. Progress is
-    p = max(0, d − r) / (k + r). The score is (1 + p) / 2 if the reply ends at the goal, which is 1 for a shortest solution,
-    and p / 2 otherwise. An illegal move ends the reply and halves its score, to p / 4.
+    p = max(0, d − r) / (k + r). The score is (1 + p) / 2 if the reply ends at the goal, which is 1 for a shortest
+    solution, and p / 2 otherwise. An illegal move ends the reply and halves its score, to p / 4.
 
     Args:
         disks (`Sequence[int]`, defaults to `(3, 4, 5)`):
@@ -95,15 +95,15 @@ class Hanoi(Task):
         if completion_tokens is not None and longest * tokens_per_move > completion_tokens:
             most = (completion_tokens // tokens_per_move + 1).bit_length() - 1
             raise ValueError(
-                f"{max(disks)} disks may need {longest:,} moves, some {longest * tokens_per_move:,} tokens, and a reply "
-                f"has {completion_tokens:,}. Ask for at most {most} disks, or allow longer replies."
+                f"{max(disks)} disks may need {longest:,} moves, some {longest * tokens_per_move:,} tokens, and a "
+                f"reply has {completion_tokens:,}. Ask for at most {most} disks, or allow longer replies."
             )
         self.disks = tuple(disks)
         self.standard = standard
         self.name = name
 
     def problems(self, split: Split, number: int, seed: int = 0) -> list[Problem]:
-        """Return `number` problems, with repeats if the split has fewer. Each pair of start and goal is in one split."""
+        """Return `number` problems, with repeats if the split has fewer. Start and goal differ."""
         if split not in SPLITS:
             raise ValueError(f"`split` ({split!r}) must be 'train' or 'validation'.")
         rng = random.Random(derive_seed(seed, "hanoi", split))
@@ -220,8 +220,8 @@ def distance(start: State, goal: State) -> int:
     """
     Return the lowest number of moves from one state to another.
 
-    The largest disk that has to move does so once, with all smaller ones on the third peg, or twice, via that peg. Either
-    can be shorter.
+    The largest disk that has to move does so once, with all smaller ones on the third peg, or twice, via that peg.
+    Either can be shorter.
     """
     size = len(start)
     while size and start[size - 1] == goal[size - 1]:

@@ -1,8 +1,8 @@
 """
 The one filter for text that models, programs and servers wrote, before it reaches a terminal, a log or Markdown.
 
-A filtered text has no control sequences, no changes of direction, no characters without width, and no halves of a surrogate
-pair. Each of these characters becomes U+FFFD.
+A filtered text has no control sequences, no changes of direction, no characters without width, and no halves of a
+surrogate pair. Each of these characters becomes U+FFFD.
 """
 
 from __future__ import annotations

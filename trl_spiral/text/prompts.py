@@ -1,8 +1,9 @@
 r"""
 Render prompts as token ids.
 
-`PromptRenderer` renders games, math questions, programming problems and tasks through the tokenizer's own chat template
-or, for base models that have none, in a named style. Only templates and styles write control tokens, never an observation.
+`PromptRenderer` renders games, math questions, programming problems and tasks through the tokenizer's own chat
+template or, for base models that have none, in a named style. Only templates and styles write control tokens, never an
+observation.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ _DIALOGUE = (
 PROMPT_STYLES: Mapping[str, str] = {
     "qwen3": "<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n",
     "octothinker": _DIALOGUE.replace("{thinking}", ""),
-    "r1": _DIALOGUE.replace("{thinking}", "The reasoning process stands within <think> </think> tags. ") + " <think>\n",
+    "r1": _DIALOGUE.replace("{thinking}", "The reasoning process stands within <think> </think> tags. ")
+    + " <think>\n",
     "llama-instruct": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{message}<|eot_id|>"
     "<|start_header_id|>assistant<|end_header_id|>\n\n",
 }
 """
-Frames of the named prompt styles, see [`prompt_frame`]. The default, `"chat"`, is the tokenizer's own chat template and
-not in this table.
+Frames of the named prompt styles, see [`prompt_frame`]. The default, `"chat"`, is the tokenizer's own chat template
+and not in this table.
 """
 
 Question = Literal["duel", "game", "math", "code"]
@@ -59,7 +61,8 @@ class _Wording(NamedTuple):
 _WORDINGS: Mapping[str, _Wording] = {
     "duel": _Wording(
         f"{GOAL}\nObservation: {{question}}\n{INSTRUCTION}",
-        "The User presents the observation of a zero-sum game, and the Assistant makes a valid action in order to win.",
+        "The User presents the observation of a zero-sum game, and the Assistant makes a valid action in order to "
+        "win.",
         "action",
         "You must put your answer inside \\boxed{}.\nObservation: {question}",
     ),

@@ -56,8 +56,8 @@ def computes_nothing(program: str) -> bool:
     Return whether a program only prints constants: it has no loop, comprehension, arithmetic, comparison or slice, and
     calls only `print`.
 
-    Parsing a hostile program can exhaust the stack. [`ExecutionReward`] therefore runs this function in the sandbox, from its
-    source, so it must not depend on other code of this module.
+    Parsing a hostile program can exhaust the stack. [`ExecutionReward`] therefore runs this function in the sandbox,
+    from its source, so it must not depend on other code of this module.
     """
     import ast
 

@@ -1,8 +1,8 @@
 r"""
 Read replies: thinking, boxes and code blocks.
 
-A model may think in `<think> </think>` before it answers, and its prompt may have opened the thinking already. Unfinished
-thinking contains no answer.
+A model may think in `<think> </think>` before it answers, and its prompt may have opened the thinking already.
+Unfinished thinking contains no answer.
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ def extract_code_move(reply: str) -> str | None:
     r"""
     Return the move in a reply to an observation that asks for a program.
 
-    The program is the last ```` ```python ```` block outside unfinished thinking. It begins on a line of its own and ends
-    at the first line that starts with a fence. The answer is the content of the last `\boxed{}` below it; a box inside
-    the program belongs to the program. The block may be indented as a whole, as in a list, and lines may end in `\r\n`.
+    The program is the last ```` ```python ```` block outside unfinished thinking. It begins on a line of its own and
+    ends at the first line that starts with a fence. The answer is the content of the last `\boxed{}` below it; a box
+    inside the program belongs to the program. The block may be indented as a whole, as in a list, and lines may end in
+    `\r\n`.
 
     Args:
         reply (`str`):
@@ -134,7 +135,7 @@ def extract_code_move(reply: str) -> str | None:
 
 
 def read_move(observation: Observation, reply: str) -> str | None:
-    """Return the move in a reply: by `extract_code_move` if the observation asks for a program, else by `extract_move`."""
+    """Return the move in a reply: `extract_code_move` if the observation asks for a program, else `extract_move`."""
     return extract_code_move(reply) if observation.asks_program else extract_move(reply)
 
 
@@ -142,8 +143,8 @@ def extract_program(reply: str) -> str:
     """
     Return the program in a reply: its last ```python block, else the whole text.
 
-    Thinking does not count, finished (up to the last `</think>`) or not (if the rest begins with `<think>`). An unclosed
-    block ends at the next one or at the end of the reply.
+    Thinking does not count, finished (up to the last `</think>`) or not (if the rest begins with `<think>`). An
+    unclosed block ends at the next one or at the end of the reply.
 
     Args:
         reply (`str`):

@@ -143,7 +143,7 @@ class TestCheckSandbox:
             def judge(self, trials):
                 return [Verdict(False, "Killed") for _ in trials]
 
-        with pytest.raises(RuntimeError, match=r"The sandbox fails a program that is right \(Killed\)"):
+        with pytest.raises(RuntimeError, match=r"The sandbox fails a correct program \(Killed\)"):
             check_sandbox(Broken())
 
 
@@ -156,7 +156,7 @@ class TestChooseKs:
         assert choose_ks(samples, given) == chosen
 
     def test_need_as_many_programs(self):
-        with pytest.raises(ValueError, match="pass@10 cannot be told from 5 programs a problem"):
+        with pytest.raises(ValueError, match="pass@10 cannot be estimated from 5 programs per problem"):
             choose_ks(5, [1, 10])
 
 

@@ -104,14 +104,14 @@ class TestMBPPProblems:
         ("rows", "options", "message"),
         [
             (ROWS, {"split": "tset"}, "MBPP has no split 'tset'. Choose one of prompt, test"),
-            (ROWS, {"split": "validation"}, "MBPP's split 'validation' has no problem among these"),
+            (ROWS, {"split": "validation"}, "These rows contain no problem of MBPP's split 'validation'"),
             (ROWS, {"limit": 0}, r"`limit` \(0\) must be at least 1"),
             ([{"task_id": 11, "prompt": "?"}], {}, "MBPP needs the columns 'task_id', 'prompt', 'code', 'test_list'"),
             (["text"], {}, "and has str"),
             (
                 [{"task_id": 11, "text": "?", "code": "def", "test_list": []}],
                 {},
-                "Task 11 holds source that is not Python",
+                "Task 11 has source that is not Python",
             ),
         ],
     )
@@ -147,7 +147,7 @@ class TestHumanEvalProblems:
     @pytest.mark.parametrize(
         ("rows", "limit", "message"),
         [
-            ([], None, "The file of HumanEval holds no problems"),
+            ([], None, "The file of HumanEval has no problems"),
             (ROWS, None, "Row 0 of HumanEval needs the columns 'task_id', 'prompt', 'entry_point'"),
             ([], 0, r"`limit` \(0\) must be at least 1"),
         ],

@@ -129,8 +129,8 @@ class TestAskedDifferently:
         ]
 
         assert asked_differently(rows) == [
-            "At sums, temperature is 0.0 for base, 0.8 for trained: they were not asked alike.",
-            "At sums, prompt_style is chat for base, qwen3 for trained: they were not asked alike.",
+            "At sums, temperature is 0.0 for base, 0.8 for trained: the models were asked differently.",
+            "At sums, prompt_style is chat for base, qwen3 for trained: the models were asked differently.",
         ]
         assert asked_differently(rows[1:]) == []
 
@@ -138,7 +138,7 @@ class TestAskedDifferently:
         rows = [self.asked("a", split="train"), self.asked("a", split="validation"), self.asked("b\x1b")]
 
         assert asked_differently(rows) == [
-            "At sums, split is train and validation for a, not said for `b�`: they were not asked alike."
+            "At sums, split is train and validation for a, not recorded for `b�`: the models were asked differently."
         ]
 
 
@@ -255,7 +255,7 @@ class TestCommand:
 
         assert main(["compare", *files, "--html", str(tmp_path / "new" / "page.html")]) == 0
         said = capsys.readouterr().out
-        assert "not asked alike" not in said
+        assert "asked differently" not in said
         assert said.index("| connections | hasty | 2 ") < said.index("| connections | careful | 2 ")
         assert (tmp_path / "new" / "page.html").read_text().startswith("<!doctype html>")
         assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
@@ -265,7 +265,7 @@ class TestCommand:
             one = replace(row(model, 0, 1.0, task="gone"), settings=json.dumps({"temperature": temperature}))
             write_scores(tmp_path / f"{model}.parquet", [one])
         files = [str(tmp_path / f"{model}.parquet") for model in ("base", "trained")]
-        sentence = "At gone, temperature is 0.0 for base, 0.8 for trained: they were not asked alike."
+        sentence = "At gone, temperature is 0.0 for base, 0.8 for trained: the models were asked differently."
 
         assert main(["compare", *files, "--html", str(tmp_path / "page.html")]) == 0
         assert sentence in capsys.readouterr().out

@@ -41,7 +41,7 @@ class TestProblemsIn:
     @pytest.mark.parametrize(
         ("rows", "math_set", "message"),
         [
-            ([], OWN, "'own' holds no problems"),
+            ([], OWN, "'own' has no problems"),
             ([{"q": "?"}], OWN, r"Row 0 of 'own' has no 'q' and 'a' \(it has 'q'\)"),
             (["text"], OWN, "it has str"),
             ([{"q": "?", "a": " "}], OWN, "The answer in row 0 of 'own' is empty"),

@@ -23,7 +23,7 @@ class TestPassAtK:
 
     @pytest.mark.parametrize("k", [0, 6])
     def test_is_not_told_from_too_few_programs(self, k):
-        with pytest.raises(ValueError, match=rf"pass@{k} cannot be told from 5 programs a problem"):
+        with pytest.raises(ValueError, match=rf"pass@{k} cannot be estimated from 5 programs per problem"):
             pass_at_k(5, 2, k)
 
 

@@ -207,7 +207,7 @@ class TestCheckTask:
         task = Faulty(fails_at="hm")
         (problem,) = task.problems("validation", 1)
 
-        with pytest.raises(ValueError, match=r"\(IndexError: no answer\): 'hm'\. Any text must have a score"):
+        with pytest.raises(ValueError, match=r"\(IndexError: no answer\): 'hm'\. A task must score any text"):
             answer_task(task, [problem], player, echo(player, [(problem, "hm")]))
 
 
@@ -361,13 +361,13 @@ class TestFiles:
             (lambda row: row.update(response=None), "has empty cells in its column response"),
             (lambda row: row.update(score=1.5), "has a score of 1.5, for problem"),
             (lambda row: row.update(score=float("nan")), "has a score of nan, for problem"),
-            (lambda row: row.update(prompt="{}"), "has a row whose prompt is no JSON list of messages, for problem"),
+            (lambda row: row.update(prompt="{}"), "has a row whose prompt is not a JSON list of messages, for problem"),
             (
                 lambda row: row.update(prompt='["hi"]'),
-                "has a row whose prompt is no JSON list of messages, for problem",
+                "has a row whose prompt is not a JSON list of messages, for problem",
             ),
-            (lambda row: row.update(data="[" * 100_000), "has a row whose data is no JSON object, for problem"),
-            (lambda row: row.update(detail="{'a': 1}"), "has a row whose detail is no JSON object, for problem"),
+            (lambda row: row.update(data="[" * 100_000), "has a row whose data is not a JSON object, for problem"),
+            (lambda row: row.update(detail="{'a': 1}"), "has a row whose detail is not a JSON object, for problem"),
         ],
     )
     def test_that_are_not_what_they_should_be_get_one_sentence(self, change, sentence, tmp_path, capsys):
@@ -445,7 +445,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("make", "sentence"),
         [
-            (lambda: Faulty(data={"of": "none"}), "The task 'faulty' has no problems: nothing would be asked."),
+            (lambda: Faulty(data={"of": "none"}), "The task 'faulty' has no problems. Check its split and number."),
             (
                 lambda: Faulty(detail={"a": {1, 2}}),
                 "The task 'faulty' cannot score a reply to problem 'one' (TypeError: ",

@@ -1,4 +1,4 @@
-"""Sets of math problems: where each is, and how its rows are read."""
+"""Datasets of math problems, and their format."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from trl_spiral.evaluation.problems.files import check_limit
+
 
 @dataclass(frozen=True, slots=True)
 class MathSet:
     """
-    A set of math problems.
+    A dataset of math problems.
 
     Attributes:
         name (`str`):
-            In metrics and on the command line.
+            Name in metrics and on the command line.
         hub (`str`):
-            Data set on the Hub.
+            Dataset on the Hub.
         split (`str`):
-            Of that data set.
+            Split of the dataset.
         question, answer (`str`):
-            Columns. An answer may be text, a number, or a list of answers of which all are asked for.
+            Columns. An answer is text, a number, or a list of answers that are all required.
         config (`str`, *optional*):
-            Of that data set.
+            Configuration of the dataset.
         marker (`str`, *optional*):
-            What stands before the answer where that column holds a whole solution.
+            Text before the answer, if the column contains a whole solution.
     """
 
     name: str
@@ -39,7 +41,7 @@ class MathSet:
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """A question, and its right answer as it would stand in a box."""
+    """A question, and its correct answer in the format of a box."""
 
     question: str
     answer: str
@@ -59,13 +61,15 @@ MATH_SETS: Mapping[str, MathSet] = {
         ),
     )
 }
-"""By name: 1319, 500, 30, 30, 40, 272 and 674 problems."""
+"""Datasets by name. They have 1319, 500, 30, 30, 40, 272 and 674 problems."""
 
 
 def get_math_set(name: str) -> MathSet:
     """
+    Return a dataset by name.
+
     Raises:
-        ValueError: If there is no set of that name.
+        ValueError: If the name is unknown.
     """
     if name not in MATH_SETS:
         raise ValueError(f"There is no math set {name!r}. Choose one of {', '.join(MATH_SETS)}.")
@@ -74,24 +78,23 @@ def get_math_set(name: str) -> MathSet:
 
 def math_problems(rows: Iterable[Mapping[str, Any]], math_set: MathSet, limit: int | None = None) -> list[MathProblem]:
     """
-    The first problems of a set, in the order of its rows.
+    Return the first problems of a dataset, in order.
 
     Args:
         rows (`Iterable[Mapping]`):
-            The set's rows.
+            Rows of the dataset.
         math_set ([`MathSet`]):
-            How they are read.
+            Format of the rows.
         limit (`int`, *optional*):
-            How many; all by default.
+            Number of problems. Default: all.
 
     Raises:
-        ValueError: If there are none, or one cannot be read.
+        ValueError: If there are no problems, or a row cannot be read.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"`limit` ({limit}) must be at least 1. Leave it out to ask all problems.")
+    check_limit(limit)
     problems = [_problem(row, number, math_set) for number, row in enumerate(islice(rows, limit))]
     if not problems:
-        raise ValueError(f"The math set {math_set.name!r} holds no problems. Give a file that has some.")
+        raise ValueError(f"The math set {math_set.name!r} has no problems. Give the set's own file.")
     return problems
 
 
@@ -99,18 +102,18 @@ def _problem(row: Mapping[str, Any], number: int, math_set: MathSet) -> MathProb
     if not isinstance(row, Mapping) or math_set.question not in row or math_set.answer not in row:
         found = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
         raise ValueError(
-            f"Row {number} of {math_set.name!r} has no {math_set.question!r} and {math_set.answer!r} (it has {found}). "
-            "Give each row both columns."
+            f"Row {number} of {math_set.name!r} has no {math_set.question!r} and {math_set.answer!r} (it has "
+            f"{found}). Give each row both columns."
         )
     answer = row[math_set.answer]
-    # OlympiadBench has "$2$", and math-verify would look for more formulas between two of them.
+    # OlympiadBench has "$2$", and math-verify would look for more formulas between two dollar signs.
     text = ", ".join(str(part).strip().strip("$") for part in (answer if isinstance(answer, list) else [answer]))
     if math_set.marker is not None:
         _, found, text = text.rpartition(math_set.marker)
         if not found:
             raise ValueError(
-                f"The answer in row {number} of {math_set.name!r} has no {math_set.marker!r} before its result. Give the "
-                "set's own file."
+                f"The answer in row {number} of {math_set.name!r} has no {math_set.marker!r} before its result. Give "
+                "the set's own file."
             )
     if not text.strip():
         raise ValueError(f"The answer in row {number} of {math_set.name!r} is empty. Leave the row out.")
