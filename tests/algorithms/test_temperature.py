@@ -262,9 +262,9 @@ class TestConfig:
             (dict(temperature_ref_std=0.0), r"`temperature_ref_std` \(0.0\) must be above 0 and finite"),
             (dict(temperature_ref_std=float("nan")), r"`temperature_ref_std` \(nan\) must be above 0 and finite"),
             (dict(temperature_ref_std=float("inf")), r"`temperature_ref_std` \(inf\) must be above 0 and finite"),
-            (dict(temperature_max=float("inf")), r"`temperature_max` \(inf\), itself finite"),
+            (dict(temperature_max=float("inf")), r"`temperature_max` \(inf\), which must be finite"),
             (dict(temperature=0.5), r"`temperature` \(0.5\) must lie between `temperature_min` \(0.6\)"),
-            (dict(temperature_min=0.0), r"`temperature_min` \(0.0\), itself above 0"),
+            (dict(temperature_min=0.0), r"`temperature_min` \(0.0\), which must be above 0"),
             (
                 dict(temperature_min=0.5, temperature_ref_std=None),
                 r"`temperature_min` \(0.5\) has no effect without `temperature_ref_std`",

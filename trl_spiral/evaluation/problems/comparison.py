@@ -15,8 +15,8 @@ from trl_spiral.text.printable import cell, inline
 COMPARISON_METHODS = (
     f"{100 * LEVEL:.0f} % intervals: mean scores and differences by percentile bootstrap over two or more problems "
     f"({RESAMPLES} resamples), with all samples of a problem together; solved by Wilson's score, at the effective "
-    "number of replies. If all scores or differences are equal, a bootstrap interval has no width. Only the interval of "
-    "solved then shows the uncertainty."
+    "number of replies. If all scores or differences are equal, a bootstrap interval has no width. Only the interval "
+    "of solved then shows the uncertainty."
 )
 """Description of the intervals of [`compare_scores`], for the readers of its tables."""
 
