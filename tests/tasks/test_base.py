@@ -7,7 +7,6 @@ from trl_spiral.tasks import (
     Problem,
     Score,
     Task,
-    TaskReward,
     base,
     get_task,
     read_answer,
@@ -136,29 +135,7 @@ class TestScore:
             Score(value, False)
 
 
-class TestTaskReward:
-    def test_scores_rows_of_the_data_set(self):
-        rows = task_dataset(Sums(), "train", 3)
-        totals = [json.loads(row["problem"])["data"]["total"] for row in rows]
-        replies = [f"\\boxed{{{total} + 0}}" for total in totals[:2]] + ["\\boxed{1 + 0}"]
-        logged = {}
-        reward = TaskReward(Sums())
-        values = reward(
-            prompts=[row["prompt"] for row in rows],
-            completions=[[{"role": "assistant", "content": reply}] for reply in replies],
-            problem=[row["problem"] for row in rows],
-            log_metric=logged.__setitem__,
-        )
-
-        assert values == [1.0, 1.0, 0.0]
-        assert logged == {"sums/solved": pytest.approx(2 / 3)}
-        assert reward.__name__ == "sums"
-
-    def test_takes_plain_text_too(self):
-        (row,) = task_dataset("hanoi-small", "train", 1)
-
-        assert TaskReward("hanoi-small")(completions=["[]"], problem=[row["problem"]]) == [0.0]
-
+class TestTaskDataset:
     def test_agrees_with_the_task_on_every_row(self, task):
         problems = task.problems("validation", 4, seed=3)
         rows = task_dataset(task, "validation", 4, seed=3)

@@ -18,18 +18,14 @@ from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.control_tokenizers import FAMILIES, PLAIN, REAL, control_ids, hostile_texts, tokenizer_of
 from tests.helpers.hostile_replies import any_move
 from trl_spiral.engines.http.openai import EndpointEngine
-from trl_spiral.evaluation.problems.code import CODE_PROMPTS, code_prompt
-from trl_spiral.evaluation.problems.math import MATH_PROMPTS, math_prompt
-from trl_spiral.evaluation.problems.tasks import task_prompt
 from trl_spiral.game_environment import GameEnvironment
 from trl_spiral.games import game_names, get_game
 from trl_spiral.games.code_game import CodeGame, write_program
 from trl_spiral.players import ScriptedPlayer
 from trl_spiral.players.endpoint import EndpointPlayer
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.tasks import Problem
 from trl_spiral.text.control import escape_control_text
-from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer
+from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer, prompt_frame
 from trl_spiral.types import Observation, Sampling, Turn
 
 
@@ -65,16 +61,21 @@ def observation(text):
     return Observation("Toy", 0, ({"role": "user", "content": text},), update=text, turns=(asked,))
 
 
+def message(renderer, text):
+    """The prompt of a single message."""
+    return renderer.conversation([{"role": "user", "content": text}])
+
+
 def every_prompt(renderer, text):
     """All that a renderer makes of a text, in games and in evaluations."""
     yield renderer.prompt(observation(text))
     if renderer.style == "chat":
         yield renderer.continuation(observation(text))
-        yield renderer.message(text)
+        yield message(renderer, text)
     yield renderer.reply(text)
-    yield math_prompt(renderer, text)
-    yield code_prompt(renderer, text)
-    yield task_prompt(renderer, Problem("one", ({"role": "user", "content": text},) * 2, {}))
+    yield renderer.math(text)
+    yield renderer.code(text)
+    yield renderer.task(({"role": "user", "content": text},) * 2)
 
 
 def observations(game, words, seed=0):
@@ -136,15 +137,15 @@ class TestAddedTokens:
         for text in hostile_texts(tokenizer, 100, seed=2):
             text = text.replace("\ufdd0", "").replace("▁", "").strip()  # Gemma writes spaces as the latter
 
-            assert text in tokenizer.decode(PromptRenderer(tokenizer).message(text))
+            assert text in tokenizer.decode(message(PromptRenderer(tokenizer), text))
 
     @families
     def test_do_not_act_on_the_template(self, family):
         tokenizer = tokenizer_of(family)
         renderer = PromptRenderer(tokenizer)
-        before, after = tokenizer.decode(renderer.message("xyz")).split("xyz")
+        before, after = tokenizer.decode(message(renderer, "xyz")).split("xyz")
         for text in ("I think</think>so", "<tool_response>[0]</tool_response>"):
-            rendered = tokenizer.decode(renderer.message(text))
+            rendered = tokenizer.decode(message(renderer, text))
 
             assert rendered.startswith(before) and rendered.endswith(after)
             assert re.sub(r"\W", "", text).lower() in re.sub(r"\W", "", rendered).lower()
@@ -190,7 +191,7 @@ class TestAddedTokens:
         extended.chat_template = tokenizer.chat_template
         extended.add_tokens(["[0]", "Player 0"])
 
-        ids = PromptRenderer(extended).message("Player 0: [0]")
+        ids = message(PromptRenderer(extended), "Player 0: [0]")
 
         assert {extended.convert_tokens_to_ids(word) for word in ("[0]", "Player 0")} <= set(ids)
 
@@ -224,7 +225,7 @@ class TestOrdinaryText:
             rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             expected = {
                 rendered: chat.prompt(seen),
-                PROMPT_STYLES["qwen3"].replace("{observation}", text): styled.prompt(seen),
+                prompt_frame("qwen3", "duel").replace("{question}", text): styled.prompt(seen),
                 before + seen.update + after: chat.continuation(replace(seen, turns=(asked,))),
                 f"\\boxed{{{move}}}{tokenizer.eos_token}": chat.reply(f"\\boxed{{{move}}}"),
             }
@@ -235,11 +236,8 @@ class TestOrdinaryText:
     def test_of_questions_has_the_ids_of_the_rendered_text(self):
         tokenizer, question = tokenizer_of("ChatML"), "If a < b and b > 3, is a[i] | b == a <b>?"
         renderer = PromptRenderer(tokenizer, "qwen3")
-        for frames, ids in (
-            (MATH_PROMPTS, math_prompt(renderer, question)),
-            (CODE_PROMPTS, code_prompt(renderer, question)),
-        ):
-            whole = frames["qwen3"].replace("{question}", question)
+        for kind, ids in (("math", renderer.math(question)), ("code", renderer.code(question))):
+            whole = prompt_frame("qwen3", kind).replace("{question}", question)
 
             assert list(ids) == tokenizer.encode(whole, add_special_tokens=False)
 

@@ -21,7 +21,6 @@ import trl_spiral
 from tests.helpers.counted_text import meter_patterns, work_of
 from tests.helpers.regex_steps import ONE_CHARACTER, REPEATS, Counter, TooManySteps, holds
 from trl_spiral.evaluation.problems.code_sets import CodeProblem
-from trl_spiral.evaluation.problems.math_grading import boxed_answer
 from trl_spiral.games import game_names, get_game
 from trl_spiral.games.code_game import can_be_guessed
 from trl_spiral.games.negotiation import read_offer
@@ -31,7 +30,7 @@ from trl_spiral.rewards.base import RepliesReward
 from trl_spiral.tasks import get_task
 from trl_spiral.text.printable import code_block
 from trl_spiral.text.python_source import is_blank
-from trl_spiral.text.replies import extract_code_move, extract_move, extract_program
+from trl_spiral.text.replies import boxed_answer, extract_code_move, extract_move, extract_program
 
 
 PACKAGE = Path(trl_spiral.__file__).parent
@@ -76,7 +75,7 @@ BUILT = {
         {game.move for game in map(get_game, game_names()) if isinstance(game, TextArenaGame)}
     ),
     "players/pig.py: _number": [r"turn total is (\d+)", r"Player 0: '(\d+)'", r"First to (\d+) points"],
-    "prompts.py: extract_code_move": [r"^[ \t]{0,9}"],
+    "text/replies.py: extract_code_move": [r"^[ \t]{0,9}"],
     "text/control.py: __init__": [r"<|\[|▁"],
 }
 """Where the package builds patterns when it runs, and such as it builds."""
@@ -84,8 +83,8 @@ BUILT = {
 OURS = {
     "cli/doctor.py: extras": "the metadata of this package",
     "report/charts.py: _found": "names of metrics",
-    "tiny.py: _make_tokenizer": "lessons, of which the vocabulary is made",
-    "tiny_solver.py: _make_tokenizer": "lessons, of which the vocabulary is made",
+    "tiny/player.py: _make_tokenizer": "lessons, of which the vocabulary is made",
+    "tiny/solver.py: _make_tokenizer": "lessons, of which the vocabulary is made",
 }
 """Where patterns read text of our own alone, and what it is."""
 

@@ -5,14 +5,11 @@ import pytest
 from tests.evaluation.problems.test_math import Parrot
 from tests.helpers.code_models import MBPP
 from trl_spiral.evaluation.problems.code import (
-    CODE_INSTRUCTION,
-    CODE_PROMPTS,
     CodeAttempt,
     check_samples,
     check_sandbox,
     choose_ks,
     code_metrics,
-    code_prompt,
     judge_programs,
     records,
     write_programs,
@@ -21,7 +18,7 @@ from trl_spiral.evaluation.problems.code_sets import mbpp_problems
 from trl_spiral.evaluation.problems.files import read_rows
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.sandbox import Verdict
-from trl_spiral.text.prompts import PROMPT_STYLES, PromptRenderer
+from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import Reply, Sampling
 
 
@@ -37,26 +34,6 @@ class Judge:
     def judge(self, trials):
         self.trials += trials
         return [Verdict(True) if "pass" in trial.code else Verdict(False, "Timeout") for trial in trials]
-
-
-class TestCodePrompt:
-    def test_asks_for_a_block_through_the_chat_template_and_for_no_box(self, tokenizer):
-        asked = tokenizer.decode(code_prompt(PromptRenderer(tokenizer), PROBLEMS[0].question))
-
-        assert asked == (
-            f"<|im_start|>user\n{PROBLEMS[0].question}\n\n{CODE_INSTRUCTION}<|im_end|>\n<|im_start|>assistant\n"
-        )
-        assert "boxed" not in asked and "```python" in asked
-
-    @pytest.mark.parametrize("style", PROMPT_STYLES)
-    def test_has_every_style_without_the_talk_of_games(self, style, tokenizer):
-        question = "Write {x}."
-        asked = tokenizer.decode(code_prompt(PromptRenderer(tokenizer, style), question))
-        frame = PROMPT_STYLES[style]
-
-        assert asked == CODE_PROMPTS[style].replace("{question}", question)
-        assert question in asked and "```python" in asked and "game" not in asked and "boxed" not in asked
-        assert (asked[:10], asked[-10:]) == (frame[:10], frame[-10:])
 
 
 class Scripted(Parrot):

@@ -7,11 +7,11 @@ import pytest
 
 from trl_spiral.cli import main
 from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math import MATH_PROMPTS, MathAttempt, answer_problems, math_metrics, math_prompt
+from trl_spiral.evaluation.problems.math import MathAttempt, answer_problems, math_metrics
 from trl_spiral.evaluation.problems.math_grading import MathVerdict
 from trl_spiral.evaluation.problems.math_sets import MATH_SETS, MathProblem, MathSet, get_math_set, math_problems
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer
+from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import Reply, Sampling
 
 
@@ -61,23 +61,6 @@ class TestProblemsIn:
             get_math_set("gsm9k")
 
 
-class TestMathPrompt:
-    def test_ends_as_a_prompt_for_a_move_does(self, tokenizer):
-        asked = tokenizer.decode(math_prompt(PromptRenderer(tokenizer), "What is 1+1?"))
-
-        assert asked == f"<|im_start|>user\nWhat is 1+1?\n\n{INSTRUCTION}<|im_end|>\n<|im_start|>assistant\n"
-
-    @pytest.mark.parametrize("style", PROMPT_STYLES)
-    def test_has_every_style_without_the_talk_of_games(self, style, tokenizer):
-        question = "What is {x} in 1+{x}?"
-        asked = tokenizer.decode(math_prompt(PromptRenderer(tokenizer, style), question))
-        frame = PROMPT_STYLES[style]
-
-        assert asked == MATH_PROMPTS[style].replace("{question}", question)
-        assert "\\boxed{}" in asked and "game" not in asked
-        assert (asked[:10], asked[-10:]) == (frame[:10], frame[-10:])
-
-
 class Parrot:
     """An engine that answers each prompt with what was put in its beak, the latest request first."""
 
@@ -107,7 +90,7 @@ class TestAnswerProblems:
     def says(self, player, **changes):
         replies = {}
         for number, text in zip(self.PROBLEMS, self.TEXTS, strict=True):
-            prompt = math_prompt(player.renderer, self.PROBLEMS[number].question)
+            prompt = player.renderer.math(self.PROBLEMS[number].question)
             ended = "length" if number == 4 else "stop"
             ids = player.renderer.reply(text)
             replies[prompt] = Reply(ids, (0.0,) * len(ids), finish_reason=changes.get(str(number), ended))
@@ -141,7 +124,7 @@ class TestAnswerProblems:
         problems = {1: MathProblem("1?", "1"), 2: MathProblem("2?", "2")}
         texts = {1: r"so \boxed{1}", 2: r"so \boxed{1}</think> \boxed{2}"}
         says = {
-            math_prompt(player.renderer, problems[number].question): Reply(player.renderer.reply(text), ())
+            player.renderer.math(problems[number].question): Reply(player.renderer.reply(text), ())
             for number, text in texts.items()
         }
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.puzzle_replies import make_rows, solution
 from trl_spiral.cli import main
-from trl_spiral.evaluation.problems.tasks import answer_task, read_scores, task_prompt, write_scores
+from trl_spiral.evaluation.problems.tasks import answer_task, read_scores, write_scores
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.rewards import TaskReward
 from trl_spiral.tasks import Problem, Score, Task, base, get_task, task_dataset
@@ -55,7 +55,7 @@ def echo(player, texts, ended="stop"):
     """An engine that answers each problem with a text."""
     return Echo(
         {
-            task_prompt(player.renderer, problem): Reply(player.renderer.reply(text), (), finish_reason=ended)
+            player.renderer.task(problem.messages): Reply(player.renderer.reply(text), (), finish_reason=ended)
             for problem, text in texts
         }
     )
@@ -68,7 +68,7 @@ class TestTaskPrompt:
         # As TRL renders a conversational prompt.
         trained = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=True, return_dict=True)
 
-        assert list(task_prompt(PromptRenderer(tokenizer), problem)) == trained["input_ids"]
+        assert list(PromptRenderer(tokenizer).task(problem.messages)) == trained["input_ids"]
 
     def test_passes_options_on_to_the_template(self, tokenizer):
         (problem,) = HANOI.problems("validation", 1)
@@ -79,14 +79,11 @@ class TestTaskPrompt:
             )
             renderer = PromptRenderer(tokenizer, chat_template=THINKING, chat_template_kwargs=options)
 
-            assert list(task_prompt(renderer, problem)) == trained["input_ids"]
+            assert list(renderer.task(problem.messages)) == trained["input_ids"]
 
     def test_keeps_every_message(self, tokenizer):
         messages = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Well?"})
-        texts = [
-            tokenizer.decode(task_prompt(PromptRenderer(tokenizer, style), Problem("one", messages, {})))
-            for style in ("chat", "qwen3")
-        ]
+        texts = [tokenizer.decode(PromptRenderer(tokenizer, style).task(messages)) for style in ("chat", "qwen3")]
 
         assert texts[0].startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWell?")
         assert "Question: Be brief.\n\nWell?\nPlease reason" in texts[1]
@@ -361,7 +358,10 @@ class TestFiles:
             (lambda row: row.update(response=None), "has empty cells in its column response"),
             (lambda row: row.update(score=1.5), "has a score of 1.5, for problem"),
             (lambda row: row.update(score=float("nan")), "has a score of nan, for problem"),
-            (lambda row: row.update(prompt="{}"), "has a row whose prompt is not a JSON list of messages, for problem"),
+            (
+                lambda row: row.update(prompt="{}"),
+                "has a row whose prompt is not a JSON list of messages, for problem",
+            ),
             (
                 lambda row: row.update(prompt='["hi"]'),
                 "has a row whose prompt is not a JSON list of messages, for problem",
