@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from trl_spiral.text.control import ControlText
 from trl_spiral.text.replies import extract_code_move, extract_move, opened_thinking
@@ -49,43 +49,35 @@ Question = Literal["duel", "game", "math", "code"]
 """A kind of question. A duel is a zero-sum game for two."""
 
 
-class _Wording(NamedTuple):
-    """Texts of one kind of question. `{message}` is the whole question; the other fields describe it in a dialogue."""
-
-    message: str
-    scene: str
-    result: str
-    demand: str
-
-
-_WORDINGS: Mapping[str, _Wording] = {
-    "duel": _Wording(
-        f"{GOAL}\nObservation: {{question}}\n{INSTRUCTION}",
-        "The User presents the observation of a zero-sum game, and the Assistant makes a valid action in order to "
+_WORDINGS: Mapping[str, Mapping[str, str]] = {
+    "duel": {
+        "message": f"{GOAL}\nObservation: {{question}}\n{INSTRUCTION}",
+        "scene": "The User presents the observation of a zero-sum game, and the Assistant makes a valid action in order to "
         "win.",
-        "action",
-        "You must put your answer inside \\boxed{}.\nObservation: {question}",
-    ),
-    "math": _Wording(
-        f"Question: {{question}}\n{INSTRUCTION}",
-        "The User asks a question, and the Assistant solves it.",
-        "answer",
-        "You must put your answer inside \\boxed{}.\nQuestion: {question}",
-    ),
-    "code": _Wording(
-        f"{{question}}\n\n{CODE_INSTRUCTION}",
-        "The User asks for a program, and the Assistant writes it.",
-        "program",
-        "You must put your program within a ```python block.\n{question}",
-    ),
+        "result": "action",
+        "demand": "You must put your answer inside \\boxed{}.\nObservation: {question}",
+    },
+    "math": {
+        "message": f"Question: {{question}}\n{INSTRUCTION}",
+        "scene": "The User asks a question, and the Assistant solves it.",
+        "result": "answer",
+        "demand": "You must put your answer inside \\boxed{}.\nQuestion: {question}",
+    },
+    "code": {
+        "message": f"{{question}}\n\n{CODE_INSTRUCTION}",
+        "scene": "The User asks for a program, and the Assistant writes it.",
+        "result": "program",
+        "demand": "You must put your program within a ```python block.\n{question}",
+    },
 }
+"""Texts of each kind of question. `{message}` is the whole question; the other fields describe it in a dialogue."""
 
 
 @cache
 def prompt_frame(style: str, kind: Question) -> str:
     """Return the text of a named style around a kind of question, with `{question}` in the place of the question."""
     frame = PROMPT_STYLES[style]
-    for field, text in _WORDINGS["duel" if kind == "game" else kind]._asdict().items():
+    for field, text in _WORDINGS["duel" if kind == "game" else kind].items():
         frame = frame.replace(f"{{{field}}}", text)
     return frame.replace("two-player ", "").replace("zero-sum ", "") if kind == "game" else frame
 
@@ -180,7 +172,7 @@ class PromptRenderer:
     def code(self, question: str) -> tuple[int, ...]:
         """Return the token ids of a programming problem, with an instruction to answer in a block of code."""
         if self.style == "chat":
-            content = _WORDINGS["code"].message.replace("{question}", question)
+            content = _WORDINGS["code"]["message"].replace("{question}", question)
             return self.conversation([{"role": "user", "content": content}])
         return self._framed("code", question)
 
