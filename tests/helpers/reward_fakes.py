@@ -6,7 +6,7 @@ def fenced(program):
 
 
 class FakeSandbox:
-    """Answers with what it was given, and remembers what it was asked."""
+    """Returns scripted results, and records its calls."""
 
     def __init__(self, outcomes=(), verdicts=()):
         self.outcomes, self.verdicts, self.asked = list(outcomes), list(verdicts), []
@@ -21,7 +21,7 @@ class FakeSandbox:
 
 
 class Log:
-    """TRL's `log_metric` and `log_extra`."""
+    """Records the calls of TRL's `log_metric` and `log_extra`."""
 
     def __init__(self):
         self.metrics, self.columns = {}, {}

@@ -11,7 +11,7 @@ from trl_spiral.text.prompts import PromptRenderer
 
 
 class TestLimits:
-    def test_leave_a_busy_machine_time_for_right_programs(self, monkeypatch):
+    def test_allow_for_a_busy_machine(self, monkeypatch):
         for module in ("execution", "unit_tests"):
             monkeypatch.setattr(f"trl_spiral.rewards.{module}.LocalSandbox", lambda limits: limits)
 
@@ -20,7 +20,7 @@ class TestLimits:
 
 
 class TestThinking:
-    # What a prompt that ends in `<think>` is gone on with, once cut off and once closed.
+    # Completions of a prompt that ends in `<think>`: cut off, and closed.
     COMPLETIONS = [fenced("print(1)"), "Hm.</think>" + fenced("print(1)")]
 
     def rewards(self, **given):
@@ -34,7 +34,7 @@ class TestThinking:
         UnitTestReward(tested, **given)(self.COMPLETIONS, prompts=prompts, test_list=[["assert f() == 1"]] * 2)
         return [len(run.asked[0]), [bool(trial.code) for trial in tested.asked[0]]]
 
-    def test_that_is_unfinished_holds_no_program(self, tokenizer):
+    def test_that_is_unfinished_contains_no_program(self, tokenizer):
         opens = "{{ messages[0]['content'] }}{% if add_generation_prompt %}<think>\n{% endif %}"
         renderer = PromptRenderer(tokenizer, chat_template=opens)
         conversation = [[{"role": "user", "content": "Print 1."}]] * 2
@@ -45,7 +45,7 @@ class TestThinking:
 
 
 class TestInPlainTrl:
-    def test_both_reach_the_log_and_the_completions_table(self, sandbox, model_dir, tmp_path):
+    def test_rewards_are_in_the_log_and_the_table_of_completions(self, sandbox, model_dir, tmp_path):
         import pandas
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer

@@ -20,13 +20,13 @@ class TestExecutionReward:
         ("print(1 / 0)", -1.0, "raised: ZeroDivisionError"),
         ("while True:\n    pass", -1.0, "timeout"),
         ("while True:\n    print('x' * 1000)", -1.0, "output_limit"),
-        # What it says on stderr is not what happened.
+        # Text on stderr does not change the ending.
         ("import sys\nprint('SyntaxError: invalid syntax', file=sys.stderr)", 1.0, "printed"),
         ("raise SyntaxError('not the parser')", -1.0, "raised: SyntaxError"),
         ("import os\nprint(1, flush=True)\nos._exit(0)", -1.0, "killed"),
     )
 
-    def test_is_what_the_ending_is_worth(self, sandbox):
+    def test_depends_on_the_ending(self, sandbox):
         log = Log()
         rewards = log(ExecutionReward(sandbox), [fenced(program) for program, _, _ in self.CASES])
         count = len(self.CASES)
@@ -60,14 +60,14 @@ class TestExecutionReward:
         ],
         ids=["brackets", "minuses", "sum", "surrogate", "null", "digits", "letters", "name"],
     )
-    def test_is_given_whatever_the_text(self, sandbox, completion):
+    def test_is_defined_for_any_text(self, sandbox, completion):
         log = Log()
         (reward,) = log(ExecutionReward(sandbox, triviality_penalty=0.5), [completion])
 
         assert reward in (1.0, 0.5, 0.0, -0.5, -1.0)
         assert log.columns["verdict"][0].isascii() and len(log.columns["verdict"][0]) < 100
 
-    def test_reads_messages_as_it_reads_text(self):
+    def test_reads_messages_like_text(self):
         fake = FakeSandbox([Outcome(Ending.FINISHED, output="2\n")])
         reward = ExecutionReward(fake)
         messages = [{"role": "assistant", "content": "```python\nprint(1)\n```"}, {"role": "tool", "content": "1"}]
@@ -76,13 +76,13 @@ class TestExecutionReward:
         assert reward([[*messages, answer]]) == [1.0]
         assert [job.code for job in fake.asked[0]] == ["print(2)\n"]
 
-    def test_values_are_the_ones_that_were_set(self):
+    def test_values_are_configurable(self):
         endings = [Outcome(Ending.FINISHED, output="1"), Outcome(Ending.FINISHED), Outcome(Ending.SYNTAX_ERROR)]
         fake = FakeSandbox([*endings, Outcome(Ending.RAISED)])
 
         assert ExecutionReward(fake, printed=4, silent=3, syntax_error=2, failed=1)(["x"] * 4) == [4, 3, 2, 1]
 
-    def test_a_program_that_computes_nothing_earns_less_on_request(self, sandbox):
+    def test_the_triviality_penalty_applies_to_programs_that_compute_nothing(self, sandbox):
         completions = ["print(1)", "x = 1", "print(1 + 1)", "print(1 / 0)", "print(", ""]
         log = Log()
         plain, strict = ExecutionReward(sandbox), ExecutionReward(sandbox, triviality_penalty=0.75)
@@ -92,7 +92,7 @@ class TestExecutionReward:
         assert log.columns["verdict"][:3] == ["printed, trivial", "printed nothing, trivial", "printed"]
         assert log.metrics["execution/trivial_rate"] == pytest.approx(2 / 6)
 
-    def test_a_source_that_cannot_be_judged_is_not_called_trivial(self):
+    def test_a_program_that_cannot_be_parsed_is_not_trivial(self):
         ran = Outcome(Ending.FINISHED, output="1")
         fake = FakeSandbox(
             [ran, ran, Outcome(Ending.KILLED), Outcome(Ending.FINISHED, answers=(Answer(error="RecursionError"),))]
@@ -100,6 +100,6 @@ class TestExecutionReward:
 
         assert ExecutionReward(fake, triviality_penalty=1.0)(["x", "y"]) == [1.0, 1.0]
 
-    def test_a_negative_penalty_is_refused(self):
+    def test_refuses_a_negative_penalty(self):
         with pytest.raises(ValueError, match=r"`triviality_penalty` \(-1\) must not be below 0"):
             ExecutionReward(FakeSandbox(), triviality_penalty=-1)

@@ -10,7 +10,7 @@ from trl_spiral.tasks import task_dataset
 
 
 class TestTaskReward:
-    def test_scores_rows_of_the_data_set(self):
+    def test_scores_rows_of_the_dataset(self):
         rows = task_dataset(Sums(), "train", 3)
         totals = [json.loads(row["problem"])["data"]["total"] for row in rows]
         replies = [f"\\boxed{{{total} + 0}}" for total in totals[:2]] + ["\\boxed{1 + 0}"]
@@ -27,7 +27,7 @@ class TestTaskReward:
         assert logged == {"sums/solved": pytest.approx(2 / 3)}
         assert reward.__name__ == "sums"
 
-    def test_takes_plain_text_too(self):
+    def test_scores_plain_text(self):
         (row,) = task_dataset("hanoi-small", "train", 1)
 
         assert TaskReward("hanoi-small")(completions=["[]"], problem=[row["problem"]]) == [0.0]

@@ -26,7 +26,7 @@ class TestUnitTestReward:
         assert log.columns["tests"][:2] == ["3 of 3", "1 of 3: AssertionError, TypeError"]
         assert log.metrics == pytest.approx({"unit_tests/pass_rate": 5 / 18, "unit_tests/all_passed_rate": 1 / 6})
 
-    def test_puts_a_row_s_imports_before_each_of_its_tests_and_behind_the_program(self):
+    def test_puts_imports_before_each_test_and_after_the_program(self):
         fake = FakeSandbox(verdicts=[Verdict(True)] * 3)
         tests = [["assert math.isclose(area(1), 3.14, abs_tol=0.1)"], ["assert f() == 1", "assert f() == 2"]]
         rewards = UnitTestReward(fake)(["a", "b"], test_list=tests, test_imports=[["import math"], []])
@@ -38,8 +38,8 @@ class TestUnitTestReward:
             ("b", "assert f() == 2", ("f",)),
         ]
 
-    def test_imports_of_the_tests_are_the_program_s_too(self, sandbox):
-        # As at MBPP, where a program may count on them.
+    def test_the_program_can_use_the_imports_of_the_tests(self, sandbox):
+        # MBPP's programs may depend on them.
         program = "from __future__ import annotations\ndef area(r):\n    return math.pi * r * r"
         columns = dict(
             test_list=[["assert math.isclose(area(1), 3.1416, abs_tol=0.1)"]], test_imports=[["import math"]]
@@ -47,14 +47,14 @@ class TestUnitTestReward:
 
         assert UnitTestReward(sandbox)([fenced(program)], **columns) == [1.0]
 
-    def test_a_row_may_say_what_its_tests_call(self, sandbox):
-        # Where a name is Python's, nothing says that the program's is meant: this `sum` is right with lists, Python's is not.
+    def test_a_row_may_name_the_functions_that_its_tests_call(self, sandbox):
+        # By default, names of Python's builtins are not the program's. This `sum` adds lists, Python's does not.
         program = fenced("def sum(x):\n    return [n for each in x for n in each]")
         tests = [["assert sum([[1], [2]]) == [1, 2]"]]
 
         assert UnitTestReward(sandbox)([program] * 2, test_list=tests * 2, entry_points=[["sum"], None]) == [1.0, 0.0]
 
-    def test_changes_of_arguments_count_where_a_row_asks_for_it(self, sandbox):
+    def test_changed_arguments_count_if_a_row_asks_for_it(self, sandbox):
         emptied = fenced("def f(a):\n    a.clear()\n    return a")
         sorts = fenced("def f(a):\n    a.sort()\n    return a")
         compares = ["a = [3, 1, 2]\nassert f(a) == sorted(a)"]
@@ -66,10 +66,10 @@ class TestUnitTestReward:
 
     @pytest.mark.parametrize("test", ["assert f( == 1", "assert f() == '\0'"])
     @pytest.mark.parametrize("columns", [{}, {"entry_points": [["f"], ["f"]]}])
-    def test_a_test_that_is_not_python_is_named(self, test, columns):
+    def test_refuses_a_test_that_is_not_python(self, test, columns):
         with pytest.raises(ValueError, match=r"Row 1 of the batch has a test that is not Python .*: .assert f\("):
             UnitTestReward(FakeSandbox())(["x", "y"], test_list=[["assert f() == 1"], [test]], **columns)
 
-    def test_a_row_without_tests_is_refused(self):
+    def test_refuses_a_row_without_tests(self):
         with pytest.raises(ValueError, match="`test_list` is empty in a row"):
             UnitTestReward(FakeSandbox())(["x"], test_list=[[]])

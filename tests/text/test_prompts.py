@@ -23,18 +23,19 @@ def observation() -> Observation:
     return board_observation(EMPTY)
 
 
-# Like the template of Qwen3: the latest reply gets an empty thought, and loses it as soon as the talk goes on.
+# Like the template of Qwen3: the latest reply gets an empty thought, which is removed when the conversation continues.
 REWRITING_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['role'] == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
     "{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# Ends nothing: replies run on into the next question.
+# Does not end replies: they run into the next question.
 ENDLESS_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 THINKING_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if not enable_thinking %}<think></think>{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if not enable_thinking %}<think></think>{% endif %}{% endif %}"
 )
 
 
@@ -45,7 +46,7 @@ class TestPromptRenderer:
         content = f"{observation.messages[0]['content']}\n\n{INSTRUCTION}"
         assert tokenizer.decode(ids) == f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
 
-    def test_asks_for_the_box_in_the_last_message_only(self, tokenizer):
+    def test_asks_for_a_box_in_the_last_message_only(self, tokenizer):
         messages = ({"role": "system", "content": "Rules."}, {"role": "user", "content": "Board."})
 
         text = tokenizer.decode(PromptRenderer(tokenizer).prompt(Observation("Toy", 0, messages)))
@@ -62,7 +63,7 @@ class TestPromptRenderer:
         assert "\\boxed{" in text
 
     @pytest.mark.parametrize(("style", "words"), [("qwen3", "playing a {}game."), ("r1", "observation of a {}game,")])
-    def test_calls_no_game_zero_sum_or_for_two_that_is_not(self, tokenizer, style, words):
+    def test_mentions_zero_sum_and_two_players_only_for_duels(self, tokenizer, style, words):
         said = Observation("Toy", 0, ({"role": "user", "content": "A zero-sum board."},))
         renderer = PromptRenderer(tokenizer, style)
         duel, other = (tokenizer.decode(renderer.prompt(replace(said, is_duel=is_duel))) for is_duel in (True, False))
@@ -71,14 +72,14 @@ class TestPromptRenderer:
         assert words.format("") in other
         assert "A zero-sum board." in other
 
-    def test_leaves_braces_in_an_observation_alone(self, tokenizer):
+    def test_keeps_braces_in_an_observation(self, tokenizer):
         said = Observation("Toy", 0, ({"role": "user", "content": "{question} {0} {{}}"},))
 
         text = tokenizer.decode(PromptRenderer(tokenizer, "qwen3").prompt(said))
 
         assert "Observation: {question} {0} {{}}\n" in text
 
-    def test_passes_options_on_to_the_template(self, tokenizer, observation):
+    def test_passes_options_to_the_template(self, tokenizer, observation):
         def ending(**kwargs) -> str:
             renderer = PromptRenderer(tokenizer, chat_template=THINKING_TEMPLATE, chat_template_kwargs=kwargs)
             return tokenizer.decode(renderer.prompt(observation)).rpartition("assistant\n")[2]
@@ -86,29 +87,29 @@ class TestPromptRenderer:
         assert ending(enable_thinking=True) == ""
         assert ending(enable_thinking=False) == "<think></think>"
 
-    def test_knows_whether_prompts_open_the_thinking(self, tokenizer, monkeypatch):
+    def test_detects_prompts_that_open_the_thinking(self, tokenizer, monkeypatch):
         thinks = THINKING_TEMPLATE.replace("<think></think>", "<think>\n")
         renderers = [PromptRenderer(tokenizer, chat_template=template) for template in (thinks, THINKING_TEMPLATE)]
-        monkeypatch.setattr(tokenizer, "encode", None)  # a tiny vocabulary may not have the words that are tried
+        monkeypatch.setattr(tokenizer, "encode", None)  # a tiny vocabulary may lack the words
 
         assert [renderer.thought for renderer in renderers] == ["<think>", ""]
         assert [renderer.move("[4]") for renderer in renderers] == [None, "[4]"]
 
-    def test_a_prompt_may_have_opened_it(self, tokenizer):
+    def test_moves_do_not_count_in_thinking_that_the_prompt_opened(self, tokenizer):
         thinking, plain = PromptRenderer(tokenizer, "r1"), PromptRenderer(tokenizer, "octothinker")
 
         assert thinking.move("perhaps \\boxed{[1]}") is None
         assert thinking.move("perhaps \\boxed{[1]}</think> no, \\boxed{[2]}") == "[2]"
         assert plain.move("perhaps \\boxed{[1]}") == "[1]"
 
-    def test_renders_a_prompt_once(self, tokenizer, observation, monkeypatch):
+    def test_caches_prompts(self, tokenizer, observation, monkeypatch):
         renderer = PromptRenderer(tokenizer)
         first = renderer.prompt(observation)
         monkeypatch.setattr(renderer, "_text", None)
 
         assert renderer.prompt(observation) is first
 
-    def test_forgets_prompts_rather_than_growing_without_bound(self, tokenizer, monkeypatch):
+    def test_bounds_the_cache(self, tokenizer, monkeypatch):
         monkeypatch.setattr(PromptRenderer, "_CACHE_SIZE", 10)
         renderer = PromptRenderer(tokenizer)
 
@@ -117,7 +118,7 @@ class TestPromptRenderer:
 
         assert len(renderer._cache) <= 10
 
-    def test_reads_back_what_it_would_have_a_model_write(self, tokenizer):
+    def test_decodes_the_replies_that_it_encodes(self, tokenizer):
         renderer = PromptRenderer(tokenizer)
 
         ids = renderer.reply("\\boxed{[4]}")
@@ -140,9 +141,9 @@ class TestPromptFrame:
 
     def test_of_code_asks_for_a_block(self):
         assert prompt_frame("r1", "code") == (
-            "A conversation between User and Assistant. The User asks for a program, and the Assistant writes it. The "
-            "Assistant first thinks about the reasoning process in the mind and then provides the User with the program. "
-            "The reasoning process stands within <think> </think> tags. User: You must put your program within a "
+            "A conversation between User and Assistant. The User asks for a program, and the Assistant writes it. "
+            "The Assistant first thinks about the reasoning process in the mind and then provides the User with the "
+            "program. The reasoning process stands within <think> </think> tags. User: You must put your program within a "
             "```python block.\n{question}\nAssistant: <think>\n"
         )
 
@@ -156,7 +157,7 @@ class TestPromptFrame:
         ],
     )
     def test_does_not_change(self, kind, digest):
-        # Another prompt gives another score: results before and after a change could not be compared.
+        # A changed prompt changes scores, so results before and after it could not be compared.
         frames = "\n".join(prompt_frame(style, kind) for style in ("qwen3", "octothinker", "r1", "llama-instruct"))
 
         assert hashlib.sha256(frames.encode()).hexdigest()[:16] == digest
@@ -205,7 +206,7 @@ class TestQuestions:
 class TestContinuation:
     @staticmethod
     def after(renderer: PromptRenderer, observation: Observation, *replies: tuple[int, ...]) -> tuple[int, ...]:
-        """The prompt after some replies, each of which is followed by the update "Board 1.", "Board 2.", …"""
+        """Return the prompt after replies, each followed by an update: "Board 1.", "Board 2.", …"""
         turns: tuple[Turn, ...] = ()
         prompt = renderer.continuation(observation)
         for number, reply in enumerate(replies, start=1):
@@ -214,7 +215,7 @@ class TestContinuation:
             prompt = renderer.continuation(Observation("Toy", 0, observation.messages, said, turns=turns))
         return prompt
 
-    def test_starts_as_any_prompt_does(self, tokenizer, observation):
+    def test_starts_as_a_prompt(self, tokenizer, observation):
         renderer = PromptRenderer(tokenizer)
 
         assert renderer.continuation(observation) == renderer.prompt(observation)
@@ -222,7 +223,7 @@ class TestContinuation:
     def test_appends_token_for_token(self, tokenizer, observation):
         renderer = PromptRenderer(tokenizer)
         start = renderer.prompt(observation)
-        # As a model might write it, a byte at a time, and not as the tokenizer would.
+        # A model may write one byte per token, unlike the tokenizer.
         odd = tuple(token for letter in "\\boxed{[4]}" for token in tokenizer.encode(letter))
         first, second = (*odd, tokenizer.eos_token_id), renderer.reply("\\boxed{[5]}")
 
@@ -235,10 +236,10 @@ class TestContinuation:
 
     @staticmethod
     def joint(tokenizer, update: str) -> int:
-        """Tokens between a reply and the next."""
+        """Return the number of tokens between a reply and the next."""
         return len(tokenizer.encode(f"\n<|im_start|>user\n{update}<|im_end|>\n<|im_start|>assistant\n"))
 
-    def test_reads_as_the_template_would_have_it(self, tokenizer, observation):
+    def test_matches_the_text_of_the_template(self, tokenizer, observation):
         renderer = PromptRenderer(tokenizer)
 
         text = tokenizer.decode(self.after(renderer, observation, renderer.reply("[4]"), renderer.reply("[5]")))
@@ -268,13 +269,13 @@ class TestContinuation:
 
 
 class TestCheckPromptStyle:
-    def test_names_the_styles_where_there_is_no_chat_template(self, tokenizer):
+    def test_lists_the_styles_without_a_chat_template(self, tokenizer):
         with pytest.raises(ValueError, match="no chat template, and `prompt_style` is 'chat'.*'octothinker'"):
             PromptRenderer(SimpleNamespace(chat_template=None, eos_token="</s>"))
 
     def test_needs_no_chat_template_for_a_named_style(self):
         check_prompt_style("octothinker", None)
 
-    def test_names_the_styles_where_one_is_unknown(self):
+    def test_lists_the_styles_for_an_unknown_one(self):
         with pytest.raises(ValueError, match="no prompt style 'qwen'.*'qwen3'"):
             check_prompt_style("qwen", "template")

@@ -20,13 +20,14 @@ class TestEntryPoints:
             ("assert double(2) == 4", ("double",)),
             ("import math\nassert math.isclose(area(2), 3.1)", ("area",)),
             (
-                "from math import pi as p\ndef same(a, b):\n    return a == b\nassert same(f(p), [g(n) for n in 'ab'])",
+                "from math import pi as p\ndef same(a, b):\n    return a == b\n"
+                "assert same(f(p), [g(n) for n in 'ab'])",
                 "fg",
             ),
             ("assert len([]) == 0", ()),
         ],
     )
-    def test_are_the_names_that_tests_leave_to_the_program(self, tests, names):
+    def test_are_the_names_that_tests_do_not_define(self, tests, names):
         assert sorted(entry_points(tests)) == list(names)
 
 
@@ -35,16 +36,18 @@ class TestComputesNothing:
         "program",
         ["print(1)", "x = 'a'\nprint(x, -1)", "print(f'{1}')", "if True:\n    print([1, 2][0])", "import os"],
     )
-    def test_of_what_was_only_written_down(self, program):
+    def test_is_true_of_printed_constants(self, program):
         assert computes_nothing(program)
 
     @pytest.mark.parametrize(
         "program",
         ["print(2 * 3)", "for n in [1]:\n    print(n)", "print(len('ab'))", "print('ab'[::-1])", "def f(): pass\nf()"],
     )
-    def test_not_of_what_was_worked_out(self, program):
+    def test_is_false_of_computed_output(self, program):
         assert not computes_nothing(program)
 
+
+class TestIsBlank:
     @pytest.mark.parametrize(
         ("program", "blank"),
         [
@@ -57,5 +60,5 @@ class TestComputesNothing:
             ("# x\rpass", False),
         ],
     )
-    def test_a_blank_program_holds_nothing_to_run(self, program, blank):
+    def test_is_true_of_comments_only(self, program, blank):
         assert is_blank(program) is blank

@@ -19,17 +19,18 @@ HOSTILE = {
     "a million braces in a box": "\\boxed{" + "{" * MILLION,
     "a million spaces in a box": f"\\boxed{{{' ' * MILLION}}}",
     "a million line ends": "\n" * MILLION,
-    # Takes TextArena's SimpleNegotiation 138 s, in a cubic regular expression.
+    # TextArena's SimpleNegotiation needs 138 s for it, in a cubic regular expression.
     "an offer of spaces": "[Offer:" + " " * 4_000,
     "a boxed offer of spaces": "\\boxed{[Offer:" + " " * 4_000 + "}",
-    # Takes TextArena's ConnectFour 11 s.
+    # TextArena's ConnectFour needs 11 s for it.
     "twenty thousand brackets": "[" * 20_000,
     "boxed brackets": f"\\boxed{{{'[' * 500}}}",
     # Python refuses to read integers of more than 4,300 digits.
     "an integer of 5,000 digits": "9" * 5_000,
     "a boxed integer of 5,000 digits": f"\\boxed{{[{'9' * 5_000}]}}",
     "a long integer that is short enough": f"\\boxed{{[{'0' * 400}4]}}",
-    # Arabic-Indic, Devanagari, full-width, superscript and circled fours: `\d` matches the first three, and `int` reads them.
+    # Arabic-Indic, Devanagari, full-width, superscript and circled fours. `\d` matches the first three, and `int`
+    # converts them.
     "digits of other scripts": "\\boxed{[\u0664]}",
     "more digits of other scripts": "\\boxed{[\u096a \u096a]}",
     "full-width digits": "\\boxed{[\uff14]}",
@@ -81,7 +82,7 @@ class TestExtractMove:
         assert extract_move(reply) == move
 
     @pytest.mark.parametrize(("reply", "move"), [("[4]", "[4]"), (" 4\n", "4"), ("roll", "roll")])
-    def test_takes_a_single_line_without_a_box_whole(self, reply, move):
+    def test_reads_a_single_line_without_a_box(self, reply, move):
         assert extract_move(reply) == move
 
     @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ class TestExtractMove:
             ("<think>a</think>\\boxed{[4]}<think>\\boxed{[1]}", "[4]"),
         ],
     )
-    def test_reads_nothing_in_unfinished_thinking(self, reply, move):
+    def test_ignores_unfinished_thinking(self, reply, move):
         assert extract_move(reply) == move
 
     @pytest.mark.parametrize(
@@ -115,28 +116,28 @@ class TestExtractMove:
     def test_guesses_nothing(self, reply):
         assert extract_move(reply) is None
 
-    def test_takes_no_move_of_more_than_512_characters(self):
-        # A little more than any game's longest move.
+    def test_refuses_a_move_of_more_than_512_characters(self):
+        # Slightly above the longest move of any game.
         assert extract_move(f"\\boxed{{{'a' * 512}}}") == "a" * 512
         assert extract_move(f"\\boxed{{{'a' * 513}}}") is None
         assert extract_move("a" * 513) is None
 
-    def test_reads_nothing_in_thinking_that_opens_twice(self):
+    def test_ignores_thinking_that_opens_twice(self):
         assert extract_move("<think>perhaps \\boxed{[1]} <think> or") is None
 
-    def test_reads_nothing_in_thinking_that_opened_long_ago(self):
+    def test_ignores_long_unfinished_thinking(self):
         assert extract_move("<think>" + "hm " * 30_000 + "\\boxed{[1]}") is None
 
     @pytest.mark.parametrize("game", ["TicTacToe-v0", "ConnectFour-v0", "Nim-v0", "PigDice-v0-50"])
     @pytest.mark.parametrize("reply", HOSTILE.values(), ids=HOSTILE.keys())
-    def test_hostile_replies_are_read_at_once_and_are_legal_or_nothing(self, reply, game):
+    def test_reads_hostile_replies_fast_as_a_legal_move_or_none(self, reply, game):
         match = get_game(game).start(seed=0)
         legal = match.legal_actions()
         begun = time.thread_time()
 
         action = extract_move(reply)
         played = None if action is None else match.apply(action)
-        # Processor time of this thread: what else the machine does is none of our business.
+        # Processor time of this thread, which does not depend on other processes.
         seconds = time.thread_time() - begun
 
         assert seconds < 0.05
@@ -158,13 +159,13 @@ class TestBoxedAnswer:
             (r"\boxed{1} <think> or \boxed{2}", "1"),
         ],
     )
-    def test_is_what_the_last_box_holds(self, reply, answer):
+    def test_is_the_content_of_the_last_box(self, reply, answer):
         assert boxed_answer(reply) == answer
 
     @pytest.mark.parametrize(
         "reply", ["", "42", r"\boxed{}", r"\boxed{4", r"\boxed{4\}", r"\boxed 4", r"<think>\boxed{4}", "\\boxed{\\"]
     )
-    def test_is_none_without_a_whole_box(self, reply):
+    def test_is_none_without_a_closed_box(self, reply):
         assert boxed_answer(reply) is None
 
     def test_is_found_in_a_reply_of_any_length(self):
@@ -190,14 +191,14 @@ class TestExtractCodeMove:
         assert extract_code_move(reply) == "```python\nprint('}')\n```\n5"
 
     @pytest.mark.parametrize("room", ["   ", "\t"])
-    def test_takes_the_fences_own_indentation_off_every_line(self, room):
+    def test_removes_the_indentation_of_the_fence(self, room):
         program = "if True:\n    print(5)\n\n"
         listed = "".join(f"{room}{line}" for line in f"```python\n{program}```\n".splitlines(keepends=True))
 
         assert extract_code_move(f"1. So:\n\n{listed}\n\\boxed{{5}}") == f"```python\n{program}```\n5"
         assert extract_code_move(f"```python\n{room}pass\n```\n\\boxed{{5}}") == f"```python\n{room}pass\n```\n5"
 
-    def test_leaves_fences_and_boxes_inside_of_a_program_alone(self):
+    def test_keeps_fences_and_boxes_inside_a_program(self):
         program = "print('```', '\\boxed{4}')"
 
         assert extract_code_move(f"```python\n{program}\n```\n\\boxed{{5}}") == f"```python\n{program}\n```\n5"
@@ -252,9 +253,9 @@ class TestExtractProgram:
             ("", ""),
         ],
     )
-    def test_takes_the_last_block_or_else_the_whole_text(self, reply, program):
+    def test_is_the_last_block_or_else_the_whole_text(self, reply, program):
         assert extract_program(reply) == program
 
     @pytest.mark.parametrize("text", ["```python\n", "\n```python\nx", "`", " \t", "\n    ", "<think>", "</think>"])
-    def test_reads_a_million_characters_of_anything(self, text):
+    def test_reads_a_million_characters_of_any_text(self, text):
         extract_program(text * (1_000_000 // len(text)))
