@@ -109,12 +109,14 @@ class TestGrade:
         ],
     )
     def test_a_failed_lane_loses_no_other_answer(self, happens, verdicts):
-        script = f"import math_grading_worker as worker\ndef equal(gold, answer):\n    if answer == 'bad': {happens}\n"
+        # Appended to the path, because the folder's `math.py` would hide Python's.
+        script = f"import sys; sys.path.append({str(Path(grading.__file__).parent)!r})\n"
+        script += (
+            f"import math_grading_worker as worker\ndef equal(gold, answer):\n    if answer == 'bad': {happens}\n"
+        )
         script += "    return True\nworker.equal = equal\n"
         script += "print(worker.grade_pairs([['5', a] for a in ('5', 'bad', '5')], 60.0, 1))"
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(grading.__file__).parent
-        )
+        done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)
 
         assert done.stdout == f"{verdicts}\n", done.stderr
 
@@ -137,7 +139,7 @@ class TestGrade:
         assert (done.stdout, done.stderr) == ("once correct\n", "")
 
     def test_leaves_no_process_if_killed(self, tmp_path):
-        script = "from trl_spiral.evaluation import grading; grading.SECONDS = 3600; grading.MAX_LANES = 2\n"
+        script = "from trl_spiral.evaluation.problems import math_grading as grading\ngrading.SECONDS = 3600; grading.MAX_LANES = 2\n"
         script += "grading.grade_answers([('5', '9^{9^{9^9}}')] * 2)"
         asker = subprocess.Popen([sys.executable, "-c", script])
         workers = []
