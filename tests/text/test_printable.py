@@ -77,10 +77,10 @@ def episode(text=HOSTILE, ending=Ending.FINISHED, **changes):
 class TestTerminal:
     @pytest.mark.parametrize("ending", Ending)
     def test_the_ending_of_a_game_is_one_line(self, ending):
-        told = ending_in_words(episode(ending=ending), 1)
+        output = ending_in_words(episode(ending=ending), 1)
 
-        assert unsafe(told) == []
-        assert "\n" not in told
+        assert unsafe(output) == []
+        assert "\n" not in output
 
     def test_the_exception_name_of_a_program_moves_no_cursor(self):
         try:
@@ -90,11 +90,11 @@ class TestTerminal:
         name = "Evil\x1b[2J\n# Forged\u202e"
         with sandbox:
             (outcome,) = sandbox.run([Job(f"raise type({name!r}, (Exception,), {{}})()")])
-        told = ending_in_words(episode(detail=f"the program failed: {outcome.error}"), 0)
+        output = ending_in_words(episode(detail=f"the program failed: {outcome.error}"), 0)
 
-        assert "Evil" in told
-        assert unsafe(told) == []
-        assert "\n" not in told
+        assert "Evil" in output
+        assert unsafe(output) == []
+        assert "\n" not in output
 
     def test_a_game_is_filtered(self):
         screen = io.StringIO()
@@ -141,16 +141,16 @@ class TestTerminal:
 
     def test_a_line_of_progress_is_filtered(self):
         logs = {f"eval/{CONTROLS}-x/all/reward": 0.5, f"exploitability/{CONTROLS}/exploitability": 0.1}
-        told = progress_line(3, logs)
+        output = progress_line(3, logs)
 
-        assert told.count("reward") == told.count("exploitability") == 1
-        assert unsafe(told) == [] and "\n" not in told
+        assert output.count("reward") == output.count("exploitability") == 1
+        assert unsafe(output) == [] and "\n" not in output
 
     def test_completions_that_trl_prints_are_filtered(self, model_dir, tmp_path, capfd):
         trainer = RecordingTrainer(model_dir, config(tmp_path, max_steps=1, log_completions=True))
         rows = [HOSTILE.replace("\ud800", "")] * 2  # tokenizers and tables refuse half a surrogate pair
         trainer._logs["prompt"].extend([[{"role": "user", "content": rows[0]}]] * 2)
-        for column in (trainer._logs["completion"], trainer._logs["extra"]["told"]):
+        for column in (trainer._logs["completion"], trainer._logs["extra"]["output"]):
             column.extend(rows)
         trainer._logs["advantages"].extend([0.5, -0.5])
         trainer._logs["rewards"]["return"].extend([1.0, -1.0])
@@ -180,20 +180,20 @@ class TestTerminal:
         chosen = arguments if arguments[0] != "--import" else ["games", *arguments[:2]]
 
         assert main(chosen) == 2
-        told = capfdbinary.readouterr().err.decode()
-        assert unsafe(told) == []
-        assert told.count("\n") == 1
+        output = capfdbinary.readouterr().err.decode()
+        assert unsafe(output) == []
+        assert output.count("\n") == 1
 
 
 class TestLogs:
     def test_a_message_is_one_line_without_secrets(self, caplog):
         logger = logging.getLogger("trl_spiral.engines.http.openai")
         logger.warning("%s said %s at %s", "rival", HOSTILE, "https://me:planted@host/v1?key=planted")
-        (told,) = (record.getMessage() for record in caplog.records)
+        (output,) = (record.getMessage() for record in caplog.records)
 
-        assert unsafe(told) == []
-        assert "\n" not in told and "planted" not in told
-        assert told.startswith("rival said")
+        assert unsafe(output) == []
+        assert "\n" not in output and "planted" not in output
+        assert output.startswith("rival said")
 
     def test_no_module_bypasses_the_filter(self):
         found = []
@@ -230,17 +230,17 @@ class TestServers:
         def refuse(server):
             server.failures = [(400, {"error": {"message": HOSTILE}})] * 3
 
-        told = self.said(refuse)
-        assert "HTTP 400" in told and unsafe(told) == [] and "\n" not in told
+        output = self.said(refuse)
+        assert "HTTP 400" in output and unsafe(output) == [] and "\n" not in output
 
     def test_a_lost_reply_is_logged_in_one_line(self, caplog):
         def break_off(server):
             server.raw = [b"HTTP/1.1 \x1b[2J\x9b31m OK\r\n\r\n"] * 3
 
         self.said(break_off)
-        (told,) = (record.getMessage() for record in caplog.records)
-        assert "BadStatusLine" in told or "HTTP" in told
-        assert unsafe(told) == [] and "\n" not in told
+        (output,) = (record.getMessage() for record in caplog.records)
+        assert "BadStatusLine" in output or "HTTP" in output
+        assert unsafe(output) == [] and "\n" not in output
 
     def test_a_lost_server_is_one_line(self):
         with CompletionsServer() as server:
@@ -314,10 +314,10 @@ class TestMarkdown:
     def test_sentences_below_a_table_are_filtered(self):
         (row, *_) = make_rows(1)
         rows = [replace(row, model=model, settings=json.dumps({HOSTILE: model})) for model in (HOSTILE, "b")]
-        told = "\n".join(asked_differently(rows))
+        output = "\n".join(asked_differently(rows))
 
-        assert "asked differently" in told
-        assert unsafe(told) == [] and forged(told) == []
+        assert "asked differently" in output
+        assert unsafe(output) == [] and forged(output) == []
 
 
 def texts_in(page):
@@ -349,10 +349,10 @@ class TestPages:
         history = [{"step": 1, f"selfplay/{HOSTILE}/seat0/win": 0.5, HOSTILE: 1.0}]
         run = Run(HOSTILE, history=history, games=[record], games_kept=1, description={"command": HOSTILE})
         page = render(run, [SimpleNamespace(step=1, metric=HOSTILE, sentence=HOSTILE)])
-        told = list(texts_in(page))
+        output = list(texts_in(page))
 
-        assert sum("Forged" in text for text in told) > 10
-        assert [text for text in told if unsafe(text)] == []
+        assert sum("Forged" in text for text in output) > 10
+        assert [text for text in output if unsafe(text)] == []
         assert unsafe(page) == []
 
     def test_of_a_comparison_are_filtered(self):

@@ -143,8 +143,8 @@ class TestPromptFrame:
         assert prompt_frame("r1", "code") == (
             "A conversation between User and Assistant. The User asks for a program, and the Assistant writes it. "
             "The Assistant first thinks about the reasoning process in the mind and then provides the User with the "
-            "program. The reasoning process stands within <think> </think> tags. User: You must put your program within "
-            "a ```python block.\n{question}\nAssistant: <think>\n"
+            "program. The reasoning process stands within <think> </think> tags. User: You must put your program "
+            "within a ```python block.\n{question}\nAssistant: <think>\n"
         )
 
     @pytest.mark.parametrize(

@@ -71,11 +71,11 @@ def shown(*arguments):
 class TestCommand:
     @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:40])
     def test_is_written_without_secrets(self, arguments):
-        told = shown(*arguments)
+        written = shown(*arguments)
 
-        assert P.lower() not in told.lower() and base64.b64encode(P.encode()).decode() not in told
-        assert "HIDDEN" in told
-        assert ("--seed 7" in told) == ("7" in arguments)  # only one option of a command is hidden
+        assert P.lower() not in written.lower() and base64.b64encode(P.encode()).decode() not in written
+        assert "HIDDEN" in written
+        assert ("--seed 7" in written) == ("7" in arguments)  # only one option of a command is hidden
 
     @pytest.mark.parametrize("text", HARMLESS)
     def test_without_secrets_is_written_unchanged(self, text):
@@ -159,11 +159,11 @@ class TestTraining:
 
     def test_a_report_hides_secrets_of_an_older_version(self, tmp_path):
         (tmp_path / "trainer_state.json").write_text('{"global_step": 1, "max_steps": 1, "log_history": []}')
-        told = {
+        written = {
             "command": f"train.py --access_key {P}",
             "settings": {"base_url": f"https://host?{P}", "headers": {"a": P}},
         }
-        (tmp_path / "run.json").write_text(json.dumps(told))
+        (tmp_path / "run.json").write_text(json.dumps(written))
 
         assert main(["report", str(tmp_path)]) == 0
         page = (tmp_path / "report.html").read_text()

@@ -87,8 +87,8 @@ class TestWritePrograms:
 
 
 def attempt(number, sample, program="pass", **changes):
-    told = dict(task=PROBLEMS[number].task, reply="", tokens=10 * number, truncated=False) | changes
-    return CodeAttempt(number, sample=sample, program=program, **told)
+    recorded = dict(task=PROBLEMS[number].task, reply="", tokens=10 * number, truncated=False) | changes
+    return CodeAttempt(number, sample=sample, program=program, **recorded)
 
 
 class TestJudgePrograms:
@@ -160,8 +160,8 @@ class TestCodeMetrics:
         ]
         numbers = code_metrics(attempts, [1, 2])
 
-        told = {name: value for name, value in numbers.items() if not name.endswith(("low", "high"))}
-        assert told == {
+        recorded = {name: value for name, value in numbers.items() if not name.endswith(("low", "high"))}
+        assert recorded == {
             "pass_rate": 0.25,
             "pass@1": 0.25,
             "pass@2": 0.5,

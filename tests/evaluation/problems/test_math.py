@@ -16,7 +16,7 @@ from trl_spiral.types import Reply, Sampling
 
 
 TINY = Path(__file__).parents[2] / "data/math"
-OWN = MathSet("own", "nobody/nothing", "test", "q", "a")
+OWN = MathSet("own", "user/nothing", "test", "q", "a")
 
 
 class TestMathProblems:

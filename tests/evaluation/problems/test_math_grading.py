@@ -139,7 +139,8 @@ class TestGrade:
         assert (done.stdout, done.stderr) == ("once correct\n", "")
 
     def test_leaves_no_process_if_killed(self, tmp_path):
-        script = "from trl_spiral.evaluation.problems import math_grading as grading\ngrading.SECONDS = 3600; grading.MAX_LANES = 2\n"
+        script = "from trl_spiral.evaluation.problems import math_grading as grading\n"
+        script += "grading.SECONDS = 3600; grading.MAX_LANES = 2\n"
         script += "grading.grade_answers([('5', '9^{9^{9^9}}')] * 2)"
         asker = subprocess.Popen([sys.executable, "-c", script])
         workers = []

@@ -135,9 +135,9 @@ class TestAnswerTask:
         (problem,) = HANOI.problems("validation", 1)
         engine = echo(player, [(problem, "no")])
         (row,) = answer_task(HANOI, [problem], player, engine, seed=7, settings={"split": "validation"})
-        told = json.loads(row.settings)
+        recorded = json.loads(row.settings)
 
-        assert told == {
+        assert recorded == {
             **asdict(player.sampling),
             "stop": [],
             "prompt_style": "chat",
@@ -317,10 +317,10 @@ class TestThinking:
         reward = TaskReward("hanoi-small")
         with caplog.at_level(logging.WARNING):
             reward(completions=["<think>hm</think>a", "b"], problem=[row["problem"]] * 2)
-            told = len(caplog.messages)
+            recorded = len(caplog.messages)
             reward(completions=["hm</think>a", "hm</think>b"], problem=[row["problem"]] * 2)
 
-        assert told == 0
+        assert recorded == 0
         assert len(caplog.messages) == 1 and "Pass `renderer=PromptRenderer(tokenizer)`" in caplog.messages[0]
 
 
