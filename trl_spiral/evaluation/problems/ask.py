@@ -50,6 +50,6 @@ def check_answered(reply: Reply, problem: object) -> None:
         raise RuntimeError(f"The model is gone: problem {problem} has no reply. Check that its endpoint still runs.")
 
 
-def thought_before(renderer: PromptRenderer, request: Request) -> str:
-    """Return `"<think>"` if the prompt of a request opens the thinking, else `""`."""
-    return opened_thinking(renderer.text(request.prompt_ids))
+def whole_reply(renderer: PromptRenderer, request: Request, reply: Reply) -> str:
+    """Return the text of a reply, with the `<think>` that its prompt may have opened."""
+    return opened_thinking(renderer.text(request.prompt_ids)) + renderer.text(reply.completion_ids)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
+from trl_spiral.evaluation.problems.ask import ask_all, check_answered, whole_reply
 from trl_spiral.evaluation.problems.code_sets import CodeProblem
 from trl_spiral.evaluation.problems.pass_at_k import mean_pass_at_k
 from trl_spiral.players import PolicyPlayer
@@ -111,14 +111,13 @@ def write_programs(
         number, sample = divmod(ticket, samples)
         task, reply = problems[number].task, replies[ticket]
         check_answered(reply, task)
-        text = player.renderer.text(reply.completion_ids)
         attempts.append(
             CodeAttempt(
                 number,
                 task,
                 sample,
-                text,
-                program=extract_program(thought_before(player.renderer, request) + text),
+                player.renderer.text(reply.completion_ids),
+                program=extract_program(whole_reply(player.renderer, request, reply)),
                 tokens=len(reply.completion_ids),
                 truncated=reply.finish_reason == "length",
             )

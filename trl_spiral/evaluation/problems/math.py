@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
+from trl_spiral.evaluation.problems.ask import ask_all, check_answered, whole_reply
 from trl_spiral.evaluation.problems.math_grading import MathVerdict, grade_answers
 from trl_spiral.evaluation.problems.math_sets import MathProblem
 from trl_spiral.intervals import wilson
@@ -109,13 +109,12 @@ def answer_problems(
     for number, problem in problems.items():
         reply = replies[number]
         check_answered(reply, number)
-        text = player.renderer.text(reply.completion_ids)
         attempts.append(
             MathAttempt(
                 number,
                 problem,
-                text,
-                answer=boxed_answer(thought_before(player.renderer, requests[number]) + text),
+                player.renderer.text(reply.completion_ids),
+                answer=boxed_answer(whole_reply(player.renderer, requests[number], reply)),
                 tokens=len(reply.completion_ids),
                 truncated=reply.finish_reason == "length",
             )

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
+from trl_spiral.evaluation.problems.ask import ask_all, check_answered, whole_reply
 from trl_spiral.files import replacing
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.seeding import derive_seed
@@ -112,7 +112,7 @@ def answer_task(
         name (`str`, *optional*):
             Name of the model in the rows. Default: the player's.
         settings (`Mapping`, *optional*):
-            More settings for the rows, as plain values, in addition to the sampling, the prompt style and the seed.
+            More settings for the rows, as plain values.
 
     Returns:
         `list[ScoredReply]`: Rows in the order of `problems`, all samples of a problem together.
@@ -124,11 +124,7 @@ def answer_task(
     distinct = list({problem.id: problem for problem in problems}.values())
     check_task(task, distinct)
     used = {**asdict(player.sampling), "prompt_style": player.renderer.style, "seed": seed, **(settings or {})}
-    asked = {
-        number * samples + sample: (problem, sample)
-        for number, problem in enumerate(distinct)
-        for sample in range(samples)
-    }
+    asked = dict(enumerate((problem, sample) for problem in distinct for sample in range(samples)))
     requests = {
         number: Request(
             player.renderer.task(problem.messages),
@@ -142,8 +138,7 @@ def answer_task(
     rows = []
     for number, (problem, sample) in asked.items():
         check_answered(replies[number], problem.id)
-        thought = thought_before(player.renderer, requests[number])
-        response = thought + player.renderer.text(replies[number].completion_ids)
+        response = whole_reply(player.renderer, requests[number], replies[number])
         rows.append(_row(task, problem, sample, response, replies[number], name or player.name, _json(used)))
     return rows
 
