@@ -198,8 +198,7 @@ def code_metrics(attempts: Sequence[CodeAttempt], ks: Sequence[int]) -> dict[str
         `dict[str, float]`: Metrics by name.
 
         - `pass_rate`: share of programs that pass (pass@1), with `pass_rate_low` and `pass_rate_high`, the ends of its
-        95 %
-          interval; the same for each `pass@{k}`.
+          95 % interval; the same for each `pass@{k}`.
         - `problems_passed`, the number of problems with a program that passes, and `total_problems`.
         - `truncated`: share of replies that reached the token limit.
         - `timeouts`: number of programs that ran out of time.

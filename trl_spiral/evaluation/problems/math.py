@@ -131,10 +131,10 @@ def math_metrics(attempts: Sequence[MathAttempt]) -> dict[str, float]:
         `dict[str, float]`: Metrics by name.
 
         - `accuracy`: share of correct answers, with `accuracy_low` and `accuracy_high`, the ends of its 95 % Wilson
-        interval.
+          interval.
         - `truncated`: share of replies that reached the token limit.
         - `unboxed`: share of replies without an answer in a box.
-        - `timeouts`: number of answers that took too long to grade. They count as wrong.
+        - `timeouts`: number of answers that exceeded the limits of grading. They count as wrong.
         - `reply_length`: mean length of the replies in tokens.
     """
     number = len(attempts)

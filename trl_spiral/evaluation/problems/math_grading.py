@@ -21,7 +21,7 @@ SECONDS = 1.0
 """Limit on the processor time of an answer. Correct answers in MATH-500 take up to 0.17 s."""
 
 MAX_LANES = 8
-"""Maximum number of answers that are graded in parallel. There is at most one per core."""
+"""Maximum number of answers that are graded in parallel, at most one per core."""
 
 MEMORY = 512 * 2**20
 """Limit on the bytes of address space of an answer. The libraries use 70 MB of it."""
