@@ -117,9 +117,9 @@ class AlgorithmConfig(WithoutSecrets, GRPOConfig):
               or with `loss_type="grpo"` the paper's mean over each completion.
             - `"dr_grpo"`: [Dr. GRPO](https://huggingface.co/papers/2503.20783).
             - `"gpg"`: [GPG](https://huggingface.co/papers/2504.02546).
-            - `"reinforce"`: [REINFORCE](https://doi.org/10.1007/BF00992696). Its loss is the sum over each completion's
-              tokens divided by `max_completion_length`, with `loss_type="luspo"` the sum itself, and with `"dapo"` a
-              mean over the batch's tokens.
+            - `"reinforce"`: [REINFORCE](https://doi.org/10.1007/BF00992696). Its loss is the sum over the tokens of a
+              completion divided by `max_completion_length`, with `loss_type="luspo"` the sum itself, and with `"dapo"`
+              a mean over the batch's tokens.
             - `"rloo"`: [RLOO](https://huggingface.co/papers/2402.14740), with the same losses.
         loss_type (`str`, *optional*):
             As in [`~trl.GRPOConfig`]. Default: the algorithm's first. Values that contradict the algorithm are

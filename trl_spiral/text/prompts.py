@@ -52,8 +52,8 @@ Question = Literal["duel", "game", "math", "code"]
 _WORDINGS: Mapping[str, Mapping[str, str]] = {
     "duel": {
         "message": f"{GOAL}\nObservation: {{question}}\n{INSTRUCTION}",
-        "scene": "The User presents the observation of a zero-sum game, and the Assistant makes a valid action in order to "
-        "win.",
+        "scene": "The User presents the observation of a zero-sum game, and the Assistant makes a valid action in "
+        "order to win.",
         "result": "action",
         "demand": "You must put your answer inside \\boxed{}.\nObservation: {question}",
     },
