@@ -18,11 +18,10 @@ from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.guests import read_endpoint, scripted_guest, short_names
 from trl_spiral.opponents.pool import INDEX
 from trl_spiral.opponents.snapshots import Snapshot
-from trl_spiral.opponents.spec import HUMAN
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player
 from trl_spiral.players.names import check_scripted_name
 from trl_spiral.selfplay.referee import Engine
-from trl_spiral.types import Sampling
+from trl_spiral.types import HUMAN, Sampling
 
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from trl_spiral.games import Game
-from trl_spiral.opponents.spec import HUMAN, POOL, SELF
 from trl_spiral.players import Player, scripted_player
 from trl_spiral.players.names import SCRIPTED
-from trl_spiral.types import BASE, POLICY, Observation, Reply, Request, Turn
+from trl_spiral.types import BASE, HUMAN, POLICY, POOL, SELF, Observation, Reply, Request, Turn
 
 
 TAKEN = (SELF, POOL, BASE, POLICY, HUMAN, *SCRIPTED)

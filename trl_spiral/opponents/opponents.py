@@ -16,12 +16,11 @@ from typing import Any, Protocol, runtime_checkable
 from trl_spiral.opponents.matchmaking import Candidate, Scheme, get_scheme, probabilities
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.opponents.ratings import Played, Ratings
-from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players.base import Player
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.selfplay.results import Result
 from trl_spiral.text.printable import get_logger
-from trl_spiral.types import BASE, POLICY
+from trl_spiral.types import BASE, POLICY, POOL, SELF
 
 
 logger = get_logger(__name__)

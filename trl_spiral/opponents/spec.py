@@ -5,14 +5,6 @@ from __future__ import annotations
 import math
 
 
-SELF = "self"
-POOL = "pool"
-"""Names of the policy itself and of its earlier selves, wherever opponents are named."""
-
-HUMAN = "human"
-"""Name of a person at the terminal."""
-
-
 def parse_opponents(text: str) -> dict[str, float]:
     """
     Who is met, and in what share of the games.

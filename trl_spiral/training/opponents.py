@@ -12,11 +12,10 @@ from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.guests import TAKEN, read_endpoint, scripted_guest, short_names
 from trl_spiral.opponents.pool import POOL_FOLDER, Eviction
-from trl_spiral.opponents.spec import HUMAN, POOL, SELF
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.training.config import SpiralConfig
-from trl_spiral.types import BASE, Sampling
+from trl_spiral.types import BASE, HUMAN, POOL, SELF, Sampling
 
 
 def invite(args: SpiralConfig, games: Sequence[Game], device: Any = "cpu") -> Opponents:

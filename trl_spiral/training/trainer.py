@@ -24,7 +24,6 @@ from trl_spiral.engines.snapshots import check_base
 from trl_spiral.games import Game, get_game
 from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
-from trl_spiral.opponents.spec import POOL
 from trl_spiral.rollout_func import SelfPlayRollout
 from trl_spiral.selfplay.advantages import AdvantageEstimator, BatchMean, GroupMean, ReturnsOnly, RoleBaseline
 from trl_spiral.selfplay.curriculum import Curriculum
@@ -48,7 +47,7 @@ from trl_spiral.training.preflight import (
     reserve_output_dir,
 )
 from trl_spiral.training.resume import describe
-from trl_spiral.types import BASE
+from trl_spiral.types import BASE, POOL
 
 
 logger = get_logger(__name__)
