@@ -14,7 +14,7 @@ from tests.helpers.training_runs import RecordingTrainer, config, plain_trainer
 from trl_spiral.callbacks import TranscriptCallback
 from trl_spiral.callbacks.transcripts import describe_run, trained_advantages
 from trl_spiral.evaluation.matches import play_matches
-from trl_spiral.evaluation.transcripts import GAMES, GameLog, format_transcript, make_record, read_games
+from trl_spiral.evaluation.transcripts import GAMES, GameLog, format_transcript, make_record, read_game_log
 from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
 from trl_spiral.sandbox import CannotContain
@@ -101,7 +101,7 @@ def record(step, kind="training", **changes):
 
 
 def kept(path):
-    return [(game["step"], game["kind"]) for game in read_games(path)]
+    return [(game["step"], game["kind"]) for game in read_game_log(path)]
 
 
 class TestGameLog:
@@ -111,7 +111,7 @@ class TestGameLog:
         GameLog(tmp_path / GAMES).append(games[:1])
         GameLog(tmp_path / GAMES).append(games[1:])
 
-        assert list(read_games(tmp_path / GAMES)) == games
+        assert list(read_game_log(tmp_path / GAMES)) == games
 
     def test_goes_back_to_a_step(self, tmp_path):
         log = GameLog(tmp_path / GAMES)
@@ -144,7 +144,7 @@ class TestGameLog:
         (tmp_path / GAMES).write_text(f"{json.dumps(record(1))}\n{line}\n")
 
         with pytest.raises(ValueError, match=r"Line 2 of .* is no game in format 1"):
-            list(read_games(tmp_path / GAMES))
+            list(read_game_log(tmp_path / GAMES))
 
     def test_stops_when_it_is_full_and_says_so_once(self, tmp_path, caplog):
         size = len(json.dumps(record(1), separators=(",", ":"))) + 1
@@ -203,7 +203,7 @@ class TestTranscriptCallback:
     def test_keeps_games_of_training_with_the_advantages_that_were_trained(self, trainer, tmp_path):
         run = trainer()
         run.train()
-        games = list(read_games(tmp_path / GAMES))
+        games = list(read_game_log(tmp_path / GAMES))
         # One generation batch lasts for four steps here.
         ((rows, episodes, _),) = run.batches
 
@@ -228,7 +228,7 @@ class TestTranscriptCallback:
         run = trainer(eval_strategy="steps", eval_steps=2)
         run.train()
         ((_, episodes, _),) = run.batches
-        numbers = [game["number"] for game in read_games(tmp_path / GAMES) if game["kind"] == "training"]
+        numbers = [game["number"] for game in read_game_log(tmp_path / GAMES) if game["kind"] == "training"]
 
         assert any("eval_loss" in entry for entry in run.state.log_history)
         assert numbers == [episode.counter for episode in episodes[:3]] * 3

@@ -245,7 +245,7 @@ class GameLog:
             return
         unfinished = self.path.with_name(f"{self.path.name}.partial")
         with unfinished.open("w", encoding="utf-8") as file:
-            for record in read_games(self.path):
+            for record in read_game_log(self.path):
                 if step and record["step"] < step + (record["kind"] == "training"):
                     file.write(_line(record))
         os.replace(unfinished, self.path)
@@ -256,7 +256,7 @@ def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
-def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read_game_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """
     Yield the games in a file that [`GameLog`] wrote, in order. A last line that was cut off, by a kill, is left out.
 
@@ -266,7 +266,7 @@ def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield _read_game(line)
+                yield _read_record(line)
             except ValueError as error:
                 if line.endswith("\n"):
                     raise ValueError(
@@ -275,7 +275,7 @@ def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
                     ) from None
 
 
-def _read_game(line: str) -> dict[str, Any]:
+def _read_record(line: str) -> dict[str, Any]:
     """Return the record in a line. Raises `ValueError`, with the reason as a clause, if there is none."""
     record: dict[str, Any] = parse(line, _GAME)
     seats = range(len(record["players"]))
