@@ -6,12 +6,12 @@ import pytest
 from tests.helpers.games import LastStone, ShortOrLong
 from trl_spiral.evaluation.matches import (
     MatchReport,
-    Outcome,
+    SeatResult,
     evaluate_matches,
     match_table,
-    outcome_of,
     paired_starts,
     play_matches,
+    seat_result,
 )
 from trl_spiral.games import get_game
 from trl_spiral.intervals import bootstrap_mean, wilson
@@ -69,7 +69,7 @@ class TestOutcome:
     )
     def test_says_who_won(self, returns, results):
         for seat, result in enumerate(results):
-            found = Outcome.of(episode(returns), seat, deal=0)
+            found = SeatResult.of(episode(returns), seat, deal=0)
             assert [name for name in ("win", "draw", "loss") if getattr(found, name)] == [result]
             assert found.reward == returns[seat]
 
@@ -80,18 +80,18 @@ class TestOutcome:
     def test_an_illegal_and_a_cut_off_reply_are_told_apart_and_their_writers_alone(self, ending, field, other):
         played = episode((1.0, -1.0), ending, offender=1)
 
-        assert [getattr(Outcome.of(played, seat, 0), field) for seat in (0, 1)] == [False, True]
-        assert [getattr(Outcome.of(played, seat, 0), other) for seat in (0, 1)] == [False, False]
+        assert [getattr(SeatResult.of(played, seat, 0), field) for seat in (0, 1)] == [False, True]
+        assert [getattr(SeatResult.of(played, seat, 0), other) for seat in (0, 1)] == [False, False]
 
     def test_counts_all_turns_and_the_tokens_of_its_own_replies(self):
         played = episode((1.0, -1.0), lengths=((10, 20), (7,)))
 
-        assert [Outcome.of(played, seat, 0).reply_tokens for seat in (0, 1)] == [15.0, 7.0]
-        assert [Outcome.of(played, seat, 0).length for seat in (0, 1)] == [3, 3]
-        assert Outcome.of(episode((1.0, -1.0)), 0, 0).reply_tokens is None
+        assert [SeatResult.of(played, seat, 0).reply_tokens for seat in (0, 1)] == [15.0, 7.0]
+        assert [SeatResult.of(played, seat, 0).length for seat in (0, 1)] == [3, 3]
+        assert SeatResult.of(episode((1.0, -1.0)), 0, 0).reply_tokens is None
 
     def test_knows_which_seat_and_deal_a_counter_means(self):
-        found = outcome_of(replace(episode((1.0, -1.0)), counter=7))
+        found = seat_result(replace(episode((1.0, -1.0)), counter=7))
 
         assert (found.deal, found.seat, found.reward) == (3, 1, -1.0)
 
@@ -150,8 +150,8 @@ class TestMatchReport:
         assert [theirs.seats["all"][field].value for field in ("illegal", "win")] == [0.0, 1.0]
 
     def test_broken_games_are_counted_apart(self):
-        outcomes = [Outcome.of(episode((1.0, -1.0)), 0, deal) for deal in range(3)]
-        outcomes += [Outcome.of(episode((0.0, 0.0), Ending.PLAYER_LOST), 1, deal) for deal in range(3)]
+        outcomes = [SeatResult.of(episode((1.0, -1.0)), 0, deal) for deal in range(3)]
+        outcomes += [SeatResult.of(episode((0.0, 0.0), Ending.PLAYER_LOST), 1, deal) for deal in range(3)]
         found = MatchReport.of(get_game("TicTacToe-v0"), "a", "b", outcomes)
 
         assert (found.games, found.broken) == ({"0": 3, "1": 0, "all": 3}, {"0": 0, "1": 3, "all": 3})
@@ -175,7 +175,7 @@ class TestMatchReport:
     def test_order_of_the_games_does_not_matter(self):
         game = get_game("TicTacToe-v0")
         _, episodes = evaluate_matches(game, FIRST, RandomPlayer(), pairs=9)
-        outcomes = [outcome_of(played) for played in episodes]
+        outcomes = [seat_result(played) for played in episodes]
 
         # As ranks that play every other game each would hand them in.
         assert MatchReport.of(game, "a", "b", outcomes[0::2] + outcomes[1::2]) == MatchReport.of(

@@ -16,7 +16,7 @@ from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games
 from trl_spiral.distributed import together
 from trl_spiral.engines.contestants import Contestants, make_contestants, read_names
 from trl_spiral.engines.http.openai import BUDGETS
-from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
+from trl_spiral.evaluation.matches import MatchReport, match_table, paired_starts, seat_result
 from trl_spiral.games import Game
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.selfplay.referee import Engine, Start, play, referee
@@ -171,7 +171,7 @@ class MatchCallback(TrainerCallback):
                     lambda: None,
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
-                told = dict(gather_object([(episode.counter, outcome_of(episode)) for episode in episodes]))
+                told = dict(gather_object([(episode.counter, seat_result(episode)) for episode in episodes]))
                 self.reports.append(MatchReport.of(game, POLICY, rival.name, told.values(), self.seed))
                 self.episodes += episodes
         # On every rank, so that all of them know what has been played already.

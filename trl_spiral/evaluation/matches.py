@@ -17,7 +17,7 @@ from trl_spiral.types import FORFEITS, Episode, has_won
 
 SHARES = ("win", "draw", "loss", *FORFEITS)
 MEANS = ("length", "reply_tokens", "reward")
-"""What is measured of every seat; see [`Outcome`]."""
+"""What is measured of every seat; see [`SeatResult`]."""
 
 
 def play_matches(
@@ -105,12 +105,12 @@ def _start(
 
 def tally(episodes: Sequence[Episode], seat: int) -> dict[str, float]:
     """Return the shares of wins, draws, losses, own illegal replies and own cut-off replies, for one seat."""
-    outcomes = [Outcome.of(episode, seat, deal=0) for episode in episodes]
+    outcomes = [SeatResult.of(episode, seat, deal=0) for episode in episodes]
     return {field: sum(getattr(outcome, field) for outcome in outcomes) / len(outcomes) for field in SHARES}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeatResult:
     """
     What came of a game for whoever sat in one seat.
 
@@ -152,7 +152,7 @@ class Outcome:
     broken: bool
 
     @classmethod
-    def of(cls, episode: Episode, seat: int, deal: int) -> Outcome:
+    def of(cls, episode: Episode, seat: int, deal: int) -> SeatResult:
         """The outcome of an episode."""
         win = has_won(episode.returns, seat)
         replies = [len(turn.completion_ids) for turn in episode.trajectories[seat].turns if turn.completion_ids]
@@ -201,7 +201,7 @@ class MatchReport:
     broken: Mapping[str, int]
 
     @classmethod
-    def of(cls, game: Game, player: str, opponent: str, outcomes: Iterable[Outcome], seed: int = 0) -> MatchReport:
+    def of(cls, game: Game, player: str, opponent: str, outcomes: Iterable[SeatResult], seed: int = 0) -> MatchReport:
         """
         Adds up outcomes, which may come in any order.
 
@@ -210,7 +210,7 @@ class MatchReport:
                 What was played.
             player, opponent (`str`):
                 Names.
-            outcomes (`Iterable[Outcome]`):
+            outcomes (`Iterable[SeatResult]`):
                 From the player's side.
             seed (`int`, defaults to `0`):
                 Seed of the bootstrap.
@@ -288,7 +288,7 @@ def _prefix(game: str, opponent: str, seat: str) -> str:
     return f"eval/{game}-{opponent}/{seat if seat == ALL_SEATS else f'pid-{seat}'}"
 
 
-def _by_deal(outcomes: Sequence[Outcome], field: str) -> list[list[float]]:
+def _by_deal(outcomes: Sequence[SeatResult], field: str) -> list[list[float]]:
     """A field's values, those of one deal together."""
     deals: dict[int, list[float]] = {}
     for outcome in outcomes:
@@ -322,14 +322,14 @@ def evaluate_matches(
     """
     starts = paired_starts(game, player, rival, pairs, seed)
     episodes = sorted(play(map(referee, starts), engine, in_flight), key=lambda episode: episode.counter)
-    outcomes = [outcome_of(episode) for episode in episodes]
+    outcomes = [seat_result(episode) for episode in episodes]
     return MatchReport.of(game, player.name, rival.name, outcomes, seed), episodes
 
 
-def outcome_of(episode: Episode) -> Outcome:
+def seat_result(episode: Episode) -> SeatResult:
     """The outcome of one of the games of `paired_starts`, from its player's side."""
     deal, seat = divmod(episode.counter, len(episode.players))
-    return Outcome.of(episode, seat, deal)
+    return SeatResult.of(episode, seat, deal)
 
 
 def match_table(reports: Sequence[tuple[str, MatchReport]]) -> str:
