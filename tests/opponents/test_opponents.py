@@ -4,7 +4,6 @@ from dataclasses import dataclass
 import pytest
 
 from trl_spiral import OpponentPool, Opponents, RandomPlayer
-from trl_spiral.opponents import parse_opponents
 from trl_spiral.selfplay.results import Result
 from trl_spiral.types import BASE, POLICY, Ending
 
@@ -257,27 +256,3 @@ class TestState:
         assert other.state_dict() == opponents.state_dict()
         assert other_engine.used == 7
         assert other.candidates() == opponents.candidates()
-
-
-class TestParseOpponents:
-    @pytest.mark.parametrize(
-        ("text", "shares"),
-        [
-            ("self", {"self": 1.0}),
-            ("self:0.5,pool:0.4,random:0.1", {"self": 0.5, "pool": 0.4, "random": 0.1}),
-            ("self:3, pool", {"self": 0.75, "pool": 0.25}),
-            ("https://host:8000/v1#model:0.25,self:0.75", {"https://host:8000/v1#model": 0.25, "self": 0.75}),
-            ("https://host/v1#model", {"https://host/v1#model": 1.0}),
-            ("http://host:8000/v1#my/model:free", {"http://host:8000/v1#my/model:free": 1.0}),
-            ("org/name:1", {"org/name": 1.0}),
-        ],
-    )
-    def test_reads_shares(self, text, shares):
-        assert parse_opponents(text) == pytest.approx(shares)
-
-    @pytest.mark.parametrize(
-        "text", ["", "self:0", "self:-1", "self:x", "self,self", ":1", "self:nan", "self:inf", "self,"]
-    )
-    def test_refuses_what_it_cannot_read(self, text):
-        with pytest.raises(ValueError, match="must list each name once with a positive share"):
-            parse_opponents(text)

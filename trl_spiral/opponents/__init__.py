@@ -1,4 +1,4 @@
-"""Against whom the policy plays."""
+"""Opponents of the policy: matchmaking, the pool of snapshots, and ratings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from trl_spiral.opponents.opponents import Matchmaker, Opponents
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.opponents.ratings import Played, Ratings
 from trl_spiral.opponents.snapshots import Snapshot
-from trl_spiral.opponents.spec import parse_opponents
 
 
 __all__ = [
@@ -21,6 +20,5 @@ __all__ = [
     "Scheme",
     "Snapshot",
     "get_scheme",
-    "parse_opponents",
     "probabilities",
 ]
