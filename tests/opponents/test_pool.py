@@ -3,18 +3,14 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.hub_server import HubServer
 from trl_spiral import OpponentPool
 from trl_spiral.opponents import Played, pool
 from trl_spiral.opponents.pool import INDEX
-from trl_spiral.opponents.snapshots import kind_of
 from trl_spiral.types import POLICY
 
 
@@ -414,76 +410,3 @@ class TestSweep:
 
         assert swept == []
         assert "could not be deleted and takes up room" in caplog.text
-
-
-class TestFromCheckpoints:
-    def test_holds_them_as_past_selves(self, tmp_path):
-        for step in (100, 20, 60):
-            folder = tmp_path / "run" / f"checkpoint-{step}"
-            folder.mkdir(parents=True)
-            (folder / "config.json").write_text("{}")
-            (folder / "model.safetensors").write_bytes(b"%d" % step)
-            (folder / "optimizer.pt").write_bytes(b"large")
-            (folder / "selfplay_reference.safetensors").write_bytes(b"another")
-        made = OpponentPool.from_checkpoints(tmp_path / "run", tmp_path / "pool", capacity=2)
-
-        assert [(snapshot.name, snapshot.step) for snapshot in made.snapshots] == [("past-60", -40), ("past-100", 0)]
-        assert on_disk(tmp_path / "pool" / "past-60") == ["config.json", "model.safetensors"]
-        assert (tmp_path / "pool" / "past-60" / "model.safetensors").read_bytes() == b"60"
-
-    def test_refuses_a_folder_without_any(self, tmp_path):
-        (tmp_path / "checkpoint-1").mkdir()
-
-        with pytest.raises(ValueError, match="holds no checkpoint-N folder with safetensors or a LoRA adapter"):
-            OpponentPool.from_checkpoints(tmp_path, tmp_path / "pool")
-
-    def test_refuses_to_mix_with_a_pool_that_is_there(self, tmp_path):
-        filled(tmp_path / "pool", [10])
-
-        with pytest.raises(ValueError, match="holds 1 snapshots already"):
-            OpponentPool.from_checkpoints(tmp_path, tmp_path / "pool")
-
-    def test_tells_an_adapter_from_whole_weights(self, tmp_path):
-        for name in ("adapter_config.json", "model.safetensors", "model.safetensors.index.json", "optimizer.pt"):
-            (tmp_path / name).mkdir()
-            (tmp_path / name / name).write_text("")
-
-        assert kind_of(tmp_path / "adapter_config.json") == "adapter"
-        assert kind_of(tmp_path / "model.safetensors") == "weights"
-        assert kind_of(tmp_path / "model.safetensors.index.json") == "weights"
-        assert kind_of(tmp_path / "optimizer.pt") is None
-
-
-class TestHub:
-    def test_goes_there_and_back_with_its_ratings(self, tmp_path):
-        made = filled(tmp_path / "pool", [10, 20, 30], capacity=2)
-        made.ratings.update([Played((POLICY, "step-20"), (1.0, -1.0))])
-        (made.folder / "step-99").mkdir()  # left over from a crash
-        (made.folder / "step-99" / "model.safetensors").write_bytes(b"orphan")
-        code = f"""
-from trl_spiral import OpponentPool
-OpponentPool({str(made.folder)!r}, 2).push_to_hub("someone/player")
-pulled = OpponentPool.from_hub("someone/player", {str(tmp_path / "pulled")!r})
-assert [one.name for one in pulled.snapshots] == ["step-20", "step-30"], pulled.snapshots
-assert OpponentPool.from_hub("someone/player").problems() == []
-try:
-    OpponentPool.from_hub("someone/other")
-except Exception as error:
-    print(type(error).__name__)
-"""
-        made.save()
-        with HubServer() as hub:
-            done = subprocess.run(
-                [sys.executable, "-c", code], env=hub.environment(tmp_path), capture_output=True, text=True
-            )
-            files = set(hub.repos["someone/player"])
-
-        assert done.returncode == 0, done.stderr
-        assert files == {
-            f"opponents/{INDEX}",
-            "opponents/step-20/model.safetensors",
-            "opponents/step-30/model.safetensors",
-        }
-        pulled = OpponentPool(tmp_path / "pulled" / "opponents")
-        assert pulled.state_dict() == made.state_dict()
-        assert pulled.ratings.win_rate(POLICY, "step-20").games == 1

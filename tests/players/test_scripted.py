@@ -259,7 +259,9 @@ class TestMCTSPlayer:
 
     def test_refuses_games_with_hidden_information_or_chance(self):
         for name in ("Kuhn-v0", "PigDice-v0-50", "RockPaperScissors-v0"):
-            with pytest.raises(ValueError, match=f"no 'mcts' player for {name}: .* without chance or secrets"):
+            with pytest.raises(
+                ValueError, match=f"no 'mcts' player for {name}: .* deterministic game of perfect information"
+            ):
                 MCTSPlayer(get_game(name))
         with pytest.raises(ValueError, match=r"`simulations` \(0\) must be at least 1"):
             MCTSPlayer(TICTACTOE, 0)

@@ -2,8 +2,8 @@
 Names of players, as configurations and the command line write them.
 
 A name is that of a scripted player (`minimax`, `mcts-200`), `human`, an endpoint (`https://host/v1#model`) or a path:
-the folder or Hub id of a model, a pool's folder, or one of its snapshots (`run/opponents#step-40`). Paths are looked up
-by [`~engines.build.read_names`].
+the folder or Hub id of a model, a pool's folder, or one of its snapshots (`run/opponents#step-40`). Paths are looked
+up by [`~engines.build.read_names`].
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def parse_opponents(text: str) -> dict[str, float]:
 
     Args:
         text (`str`):
-            Entries `name:share`, separated by commas. A name without a share counts 1. A name may contain colons, as an
-            address does.
+            Entries `name:share`, separated by commas. A name without a share counts 1. A name may contain colons, as
+            an address does.
 
     Returns:
         `dict[str, float]`: Shares, scaled to a sum of 1, in the order of the text.
