@@ -147,8 +147,8 @@ def probabilities(scheme: Scheme, candidates: Sequence[Candidate]) -> list[float
     weights = list(scheme(candidates))
     if len(weights) != len(candidates) or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise ValueError(
-            f"A matchmaking scheme returned {weights} for {len(candidates)} candidates. It must return one finite weight "
-            "of at least 0 for each, the policy itself last."
+            f"A matchmaking scheme returned {weights} for {len(candidates)} candidates. It must return one finite "
+            "weight of at least 0 for each, the policy itself last."
         )
     total = math.fsum(weights)
     if total == 0.0:

@@ -104,8 +104,8 @@ class Opponents:
         for name in self.shares:
             if name not in (SELF, POOL, BASE) and name not in self.players:
                 raise ValueError(
-                    f"The opponents' shares name {name!r}, which is not one of the players {sorted(self.players)}. Pass it "
-                    "in `players`, or leave it out."
+                    f"The opponents' shares name {name!r}, which is not one of the players {sorted(self.players)}. "
+                    "Pass it in `players`, or leave it out."
                 )
         if POOL in self.shares and pool is None:
             raise ValueError("The opponents include the pool, and there is none. Pass `pool=OpponentPool(folder)`.")

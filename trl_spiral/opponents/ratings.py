@@ -61,8 +61,8 @@ class Played:
     def __post_init__(self) -> None:
         if len(self.players) != len(self.returns):
             raise ValueError(
-                f"Game {self.counter} has {len(self.players)} players and {len(self.returns)} returns. Pass one of each "
-                "per seat."
+                f"Game {self.counter} has {len(self.players)} players and {len(self.returns)} returns. Pass one of "
+                "each per seat."
             )
 
 
