@@ -104,8 +104,8 @@ class TestReadNames:
             (["{run}/opponents", "{run}/opponents#step-20"], "step-20' is named twice"),
             (["{run}/opponents#step-30"], "has no snapshot 'step-30'. It has step-20, step-40"),
             (["{run}/nowhere"], "There is no folder .*nowhere, and no model on the Hub can have that name"),
-            (["{run}"], "holds no model, no adapter and no pool of snapshots. Did you mean .*/opponents"),
-            (["{run}/empty"], "holds no model.* Give the folder that `save_pretrained` wrote"),
+            (["{run}"], "contains no model, no adapter and no pool of snapshots. Did you mean .*/opponents"),
+            (["{run}/empty"], "contains no model.* Give the folder that `save_pretrained` wrote"),
         ],
     )
     def test_refuses_unknown_and_repeated_names(self, texts, sentence, run):

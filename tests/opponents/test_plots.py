@@ -158,10 +158,10 @@ class TestDrawWinRates:
                 for _ in range(40)
             ]
         )
-        said = words(drawn(ratings.matrix()))
+        text = words(drawn(ratings.matrix()))
 
-        assert said.count(" beats ") == 5 * 3
-        assert "and 25 more cycles of three" in said
+        assert text.count(" beats ") == 5 * 3
+        assert "and 25 more cycles of three" in text
 
     @pytest.mark.parametrize("size", [2, 3, 9, 30])
     def test_texts_do_not_overlap(self, drawn, size):
@@ -212,11 +212,11 @@ class TestDrawWinRates:
         names = [f"a-snapshot-with-quite-a-long-name-{number}" for number in range(3)]
         ratings = Ratings()
         ratings.update([Played((names[i], names[i - 2]), (1.0, -1.0)) for i in range(3) for _ in range(50)])
-        said = words(drawn(ratings.matrix()))
+        text = words(drawn(ratings.matrix()))
 
         # Each of three names once, and the first one again.
-        assert [said.count(name) for name in names] == [2, 1, 1]
-        assert said.count("\n") >= 3
+        assert [text.count(name) for name in names] == [2, 1, 1]
+        assert text.count("\n") >= 3
 
     def test_the_same_table_gives_the_same_bytes(self, tmp_path):
         matrix, ratings = table(tournament(5))

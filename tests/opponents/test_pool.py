@@ -66,7 +66,7 @@ class TestAdd:
     def test_refuses_a_name_that_exists(self, tmp_path):
         made = filled(tmp_path, [10])
 
-        with pytest.raises(ValueError, match="already holds step-10"):
+        with pytest.raises(ValueError, match="already contains step-10"):
             made.add(10, "weights", writing(b"others"))
 
         assert (tmp_path / "step-10" / "model.safetensors").read_bytes() == b"weights of step 10"
@@ -108,7 +108,7 @@ class TestAdd:
         (tmp_path / "step-1000" / "precious").write_text("another tool's")
 
         with pytest.raises(
-            ValueError, match="holds step-1000, which a pool would delete. Give the pool a folder of its own"
+            ValueError, match="contains step-1000, which a pool would delete. Give the pool a folder of its own"
         ):
             filled(tmp_path, [10])
 
@@ -346,7 +346,7 @@ class TestRestore:
         filled(tmp_path / "mine", [10]).save_to(tmp_path / "saved")
         others = filled(tmp_path / "others", [10, 20])
 
-        with pytest.raises(ValueError, match="holds snapshots of another run than .*saved"):
+        with pytest.raises(ValueError, match="contains snapshots of another run than .*saved"):
             others.restore(tmp_path / "saved")
         assert on_disk(tmp_path / "others") == [INDEX, "step-10", "step-20"]
 

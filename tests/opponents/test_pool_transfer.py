@@ -39,13 +39,13 @@ class TestFromCheckpoints:
     def test_refuses_a_folder_without_checkpoints(self, tmp_path):
         (tmp_path / "checkpoint-1").mkdir()
 
-        with pytest.raises(ValueError, match="holds no checkpoint-N folder with safetensors or a LoRA adapter"):
+        with pytest.raises(ValueError, match="contains no checkpoint-N folder with safetensors or a LoRA adapter"):
             pool_from_checkpoints(tmp_path, tmp_path / "pool")
 
     def test_refuses_a_pool_with_snapshots(self, tmp_path):
         filled(tmp_path / "pool", [10])
 
-        with pytest.raises(ValueError, match="holds 1 snapshots already"):
+        with pytest.raises(ValueError, match="already contains 1 snapshots"):
             pool_from_checkpoints(tmp_path, tmp_path / "pool")
 
     def test_an_adapter_differs_from_whole_weights(self, tmp_path):

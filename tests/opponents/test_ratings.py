@@ -225,11 +225,11 @@ class TestPolicyThatLearns:
         assert ratings.win_rate("step-40", "policy").games == 0
         assert ratings.rating("step-40") == ratings.rating("policy")
 
-    def test_forget_deletes_a_player_but_not_its_games_in_the_total(self):
+    def test_remove_deletes_a_player_but_not_its_games_in_the_total(self):
         ratings = Ratings()
         ratings.update([*won("policy", "step-40", 5), *won("policy", "step-80", 3)])
         policy = ratings.rating("policy")
-        ratings.forget("step-40")
+        ratings.remove("step-40")
 
         assert ratings.names == ("policy", "step-80")
         assert ratings.win_rate("policy", "step-40").games == 0

@@ -3,7 +3,7 @@ Minimax, equilibrium and MCTS players, tested through the game loop:
 
 1.  A minimax player of tic-tac-toe never loses, and two of them draw. In Nim it wins every position that can be won.
 2.  An equilibrium player plays the probabilities of its equilibrium, in every round and seat, and cannot be exploited.
-3.  MCTS finds wins and blocks losses from the moves alone, and beats random players.
+3.  MCTS finds wins and blocks losses from the history, and beats random players.
 4.  Each of them takes the same move for the same seed, and refuses games that it does not play.
 """
 
@@ -118,7 +118,7 @@ class TestEquilibriumPlayer:
         for seat in (0, 1):
             play_matches(KUHN, spy, RandomPlayer(), seat, games=8000)
         seen = {
-            # A seat that always bets its king is never asked again with it.
+            # A seat that always bets its king makes no second decision with it.
             state: {move: count / moves.total() for move, count in moves.items()} if moves else table
             for (state, moves), table in zip(taken.items(), kuhn_equilibrium(alpha).values(), strict=True)
         }

@@ -90,7 +90,7 @@ def _look_up(name: PlayerName) -> list[PlayerName]:
         if not any((path / file).is_file() for file in _MODEL_FILES):
             inside = sorted(p for p in path.iterdir() if any((p / f).is_file() for f in ("config.json", INDEX)))
             hint = f"Did you mean {inside[-1]}?" if inside else "Give the folder that `save_pretrained` wrote."
-            raise ValueError(f"{name.text} holds no model, no adapter and no pool of snapshots. {hint}")
+            raise ValueError(f"{name.text} contains no model, no adapter and no pool of snapshots. {hint}")
         return [replace(name, kind="model", short=Path(os.path.abspath(path)).name)]
     if _HUB_ID.fullmatch(name.text):
         return [replace(name, kind="model", short=path.name)]
@@ -104,7 +104,7 @@ def _snapshots(pool: OpponentPool, folder: str, snapshot: str) -> list[PlayerNam
     if snapshot and snapshot not in pool:
         raise ValueError(f"The pool in {folder} has no snapshot {snapshot!r}. It has {', '.join(names)}.")
     if not snapshot and not names:
-        raise ValueError(f"The pool in {folder} is empty. Choose a pool that holds a snapshot.")
+        raise ValueError(f"The pool in {folder} is empty. Choose a pool with a snapshot.")
     return [
         PlayerName(f"{folder}#{one}", "snapshot", one, Path(folder)) for one in ([snapshot] if snapshot else names)
     ]

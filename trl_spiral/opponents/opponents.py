@@ -49,7 +49,7 @@ class LimitedEngine(Protocol):
 
     @property
     def spent(self) -> bool:
-        """Whether the budget is spent, so that no further request is answered."""
+        """True if the budget is spent. No further request is answered."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the part of the budget that is used, as plain values."""

@@ -87,8 +87,8 @@ def draw_win_rates(matrix: Matrix, path: str | os.PathLike[str], ratings: Mappin
     figure.text(0.1 / width, 1 - 0.1 / height, _title(matrix), va="top", fontsize=8, linespacing=1.4)
     _draw_table(figure.add_axes((names / width, bottom / height, side / width, side / height)), matrix)
     if ratings is not None:
-        beside = ((names + side + 0.15) / width, bottom / height, LADDER / width, side / height)
-        _draw_ladder(figure.add_axes(beside), ladder)
+        chart = ((names + side + 0.15) / width, bottom / height, LADDER / width, side / height)
+        _draw_ladder(figure.add_axes(chart), ladder)
     figure.text(0.1 / width, 0.1 / height, "\n".join(words), va="bottom", fontsize=7, linespacing=1.4)
     # `Software` would write the version of matplotlib into the file.
     figure.savefig(os.fspath(path), format="png", metadata={"Software": None})

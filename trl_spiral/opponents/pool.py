@@ -93,7 +93,7 @@ class OpponentPool:
                 logger.warning("%s is damaged, and that in %s takes its place.", index, path.parent)
             return
         raise ValueError(
-            f"{index} is damaged. Delete {self.folder} and resume the run: its checkpoints hold the snapshots."
+            f"{index} is damaged. Delete {self.folder} and resume the run: its checkpoints contain the snapshots."
         )
 
     # ---- content ----
@@ -109,7 +109,7 @@ class OpponentPool:
 
     @property
     def has_own(self) -> bool:
-        """Whether it contains snapshots that a run has taken, and not only older ones."""
+        """True if it contains snapshots that a run has taken, and not only older ones."""
         return any(snapshot.step > 0 for snapshot in self.snapshots)
 
     @property
@@ -184,7 +184,7 @@ class OpponentPool:
         name = name or f"step-{step}"
         if name in self._snapshots:
             raise ValueError(
-                f"The pool in {self.folder} already holds {name}. A snapshot never changes: take a new one."
+                f"The pool in {self.folder} already contains {name}. A snapshot never changes: take a new one."
             )
         if not _OURS.fullmatch(name):
             raise ValueError(f"A snapshot's name ({name!r}) must be step-N, past-N or base.")
@@ -200,7 +200,7 @@ class OpponentPool:
         while len(self) > self.capacity:
             evicted = self._next_evicted().name
             del self._snapshots[evicted]
-            self.ratings.forget(evicted)
+            self.ratings.remove(evicted)
             logger.info("%s leaves the pool, which is full with %d.", evicted, self.capacity)
         self.save()
         self.sweep()
@@ -213,7 +213,7 @@ class OpponentPool:
         others = sorted(path.name for path in self.folder.glob("*") if path.is_dir() and _OURS.fullmatch(path.name))
         if others:
             raise ValueError(
-                f"{self.folder} has no index of a pool and holds {others[0]}, which a pool would delete. Give the "
+                f"{self.folder} has no index of a pool and contains {others[0]}, which a pool would delete. Give the "
                 "pool a folder of its own."
             )
         self.save()
@@ -322,14 +322,14 @@ class OpponentPool:
         saved = OpponentPool(folder)
         if self.has_own and saved.run != self.run:
             raise ValueError(
-                f"{self.folder} holds snapshots of another run than {folder}. Resume into another `output_dir`, or "
+                f"{self.folder} contains snapshots of another run than {folder}. Resume into another `output_dir`, or "
                 "choose another folder for the pool."
             )
         for snapshot in list(saved._snapshots.values()) if repair else ():
             if clause := snapshot.problem(folder):
                 logger.warning("Going on without %s: %s.", snapshot.name, clause)
                 del saved._snapshots[snapshot.name]
-                saved.ratings.forget(snapshot.name)
+                saved.ratings.remove(snapshot.name)
         self._claim()
         for name, snapshot in saved._snapshots.items():
             if self._snapshots.get(name) != snapshot or snapshot.problem(self.folder):

@@ -52,7 +52,7 @@ def pool_from_checkpoints(
     """
     pool = OpponentPool(folder, capacity, eviction)
     if len(pool):
-        raise ValueError(f"The pool in {folder} holds {len(pool)} snapshots already. Choose another folder.")
+        raise ValueError(f"The pool in {folder} already contains {len(pool)} snapshots. Choose another folder.")
     root = Path(checkpoints)
     found = sorted(
         (int(match[1]), path, kind)
@@ -60,7 +60,7 @@ def pool_from_checkpoints(
         if path.is_dir() and (match := _CHECKPOINT.fullmatch(path.name)) and (kind := kind_of(path))
     )
     if not found:
-        raise ValueError(f"{root} holds no checkpoint-N folder with safetensors or a LoRA adapter.")
+        raise ValueError(f"{root} contains no checkpoint-N folder with safetensors or a LoRA adapter.")
     for step, path, kind in found:
         pool.add(step - found[-1][0], kind, partial(_copy_weights, path), name=f"past-{step}")
     return pool

@@ -134,8 +134,8 @@ class Ratings:
     without it, its rating would freeze after about 1,000 games. The weight of the policy's earlier results decays by
     `decay` per batch. Both apply only to the policy.
 
-    Seats are not modeled. If a game favors a seat (in tic-tac-toe between random players the first wins 58.5 % and the
-    second 28.8 %), ratings are noisier, and unbiased if seats are drawn uniformly.
+    Seats are not modeled. If a game favors a seat, ratings are noisier, and unbiased if seats are drawn uniformly. In
+    tic-tac-toe between random players, the first seat wins 58.5 % and the second 28.8 %.
 
     Args:
         decay (`float`, defaults to `0.95`):
@@ -209,10 +209,10 @@ class Ratings:
 
     def inherit(self, name: str, parent: str) -> None:
         """Start a new snapshot with the rating of `parent` and without games."""
-        self.forget(name)
+        self.remove(name)
         self._ratings[name] = self._belief(parent)
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Delete a player's rating and results. `games` and the ratings of other players do not change."""
         self._ratings.pop(name, None)
         self._tallies = {pair: tally for pair, tally in self._tallies.items() if name not in pair}

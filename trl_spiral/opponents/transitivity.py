@@ -117,8 +117,8 @@ class Decomposition:
         """
         Cyclic share of the squared differences, in [0, 1], corrected for the noise of both parts.
 
-        It is `nan` if there is no loop, or if `total` is within two standard deviations of its mean for equal players,
-        which is a chi-squared number with `pairs` degrees of freedom.
+        It is `nan` if there is no loop, or if `total` is within two standard deviations of its mean for equal players.
+        For them, `total` is a chi-squared number with `pairs` degrees of freedom.
         """
         if not self.loops or self.total < self.pairs + 2.0 * math.sqrt(2.0 * self.pairs):
             return math.nan

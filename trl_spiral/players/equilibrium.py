@@ -66,8 +66,8 @@ def kuhn_equilibrium(alpha: float = 1 / 3) -> dict[str, Mapping[str, float]]:
 
     There is one for each `alpha` in [0, 1/3]. The first player gets -1/18 per game in all of them. It bets a jack with
     probability `alpha` and a king with `3 * alpha`. With a queen it checks, and then calls with `alpha + 1/3`. The
-    second player has one strategy. With a king it bets and calls, with a queen it checks and calls a third of the
-    bets, with a jack it bets a third of the time and never calls.
+    second player has one strategy. With a king it bets and calls. With a queen it checks, and calls a third of the
+    bets. With a jack it bets a third of the time, and never calls.
 
     Args:
         alpha (`float`, defaults to `1 / 3`):

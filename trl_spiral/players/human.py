@@ -61,7 +61,7 @@ class HumanPlayer:
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
         """Never called: `ask` makes no requests."""
-        raise AssertionError(f"{self.name} asked for no reply")
+        raise AssertionError(f"{self.name} made no request")
 
     def _typed(self, is_program: bool) -> str | None:
         """Read a line, or the lines of a program before a single dot. Return `None` if the input ends first."""

@@ -59,8 +59,8 @@ def _likeliest_move(observation: Observation) -> str:
     bids = [move for move in observation.legal_actions or () if move != CALL]
     odds = {move: chance(_read(move), mine, hidden) for move in bids}
     best = max(odds.values(), default=0.0)
-    said = re.findall(r"^Player \d: (\[Bid: .*\])$", present, re.MULTILINE)
-    if not bids or (said and 1.0 - chance(_read(said[-1]), mine, hidden) > best):
+    earlier = re.findall(r"^Player \d: (\[Bid: .*\])$", present, re.MULTILINE)
+    if not bids or (earlier and 1.0 - chance(_read(earlier[-1]), mine, hidden) > best):
         return CALL
     return random.Random(observation.seed).choice([move for move in bids if odds[move] == best])
 

@@ -1,9 +1,16 @@
 """
 Names of players, as configurations and the command line write them.
 
-A name is that of a scripted player (`minimax`, `mcts-200`), `human`, an endpoint (`https://host/v1#model`) or a path:
-the folder or Hub id of a model, a pool's folder, or one of its snapshots (`run/opponents#step-40`). Paths are looked
-up by [`~engines.build.read_names`].
+| name | player |
+|---|---|
+| `minimax`, `mcts-200` | a scripted player |
+| `human` | a person at the terminal |
+| `https://host/v1#model` | a model behind an endpoint |
+| `run/checkpoint-40`, `org/model` | a model or a LoRA adapter, by folder or Hub id |
+| `run/opponents` | all snapshots of a pool |
+| `run/opponents#step-40` | one snapshot of a pool |
+
+Paths are looked up by [`~engines.build.read_names`].
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ class HoldPlayer(ScriptedPlayer):
     """
     Player of pig that holds as soon as its turn total is `points`, or enough to win.
 
-    With a turn total of 20, a roll gains nothing on average: it loses 20 with probability 1/6, and gains 2, 3, 4, 5 or
-    6 with probability 1/6 each, 20 in sum.
+    With a turn total of 20, a roll gains nothing on average. It loses 20 with probability 1/6. It gains 2, 3, 4, 5 or
+    6 with probability 1/6 each, and these add up to 20.
 
     Args:
         points (`int`, defaults to `20`):

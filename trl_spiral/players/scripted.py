@@ -30,7 +30,7 @@ class ScriptedPlayer:
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
         """Never called: `ask` makes no requests."""
-        raise AssertionError(f"{self.name} asked for no reply")
+        raise AssertionError(f"{self.name} made no request")
 
 
 class RandomPlayer(ScriptedPlayer):
