@@ -141,10 +141,8 @@ def make_record(
     Make the record of an episode, in the format above. The moves are replayed to get the observations.
 
     Args:
-        episode ([`~types.Episode`]):
-            The episode.
-        game ([`~games.Game`]):
-            Its game.
+        episode ([`~types.Episode`]), game ([`~games.Game`]):
+            The episode and its game.
         step (`int`):
             Optimizer steps so far.
         kind (`str`):

@@ -99,7 +99,7 @@ class OpponentPool:
     # ---- content ----
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
-        """Snapshots that may be drawn, oldest first, without pinned ones."""
+        """Snapshots without pinned ones, in the order in which they were added."""
         return tuple(snapshot for snapshot in self._snapshots.values() if not snapshot.pinned)
 
     @property

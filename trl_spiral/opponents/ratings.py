@@ -220,7 +220,7 @@ class Ratings:
     # ---- results ----
     @property
     def names(self) -> tuple[str, ...]:
-        """All players with a rating, in the order of their first game."""
+        """Players with a rating, in the order in which they were added."""
         return tuple(self._ratings)
 
     def rating(self, name: str) -> Rating:
