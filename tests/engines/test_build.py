@@ -160,6 +160,9 @@ class TestBuildPlayers:
         assert base == model_dir
         assert round_robin(TICTACTOE, [built.players["step-7"], RandomPlayer()], 1, built.engine())[0].order
 
+        name = f"{pool.folder}#step-7"
+        assert set(build_opponents(config(tmp_path / "out", opponents=name), TICTACTOE).players) == {name}
+
     def test_an_endpoint_plays_and_is_closed(self):
         with CompletionsServer() as server:
             built = build([f"{server.url}#some/model", "random"], endpoint_kwargs={"api_key_env": ""})

@@ -105,9 +105,8 @@ def _snapshots(pool: OpponentPool, folder: str, snapshot: str) -> list[PlayerNam
         raise ValueError(f"The pool in {folder} has no snapshot {snapshot!r}. It has {', '.join(names)}.")
     if not snapshot and not names:
         raise ValueError(f"The pool in {folder} is empty. Choose a pool with a snapshot.")
-    return [
-        PlayerName(f"{folder}#{one}", "snapshot", one, Path(folder)) for one in ([snapshot] if snapshot else names)
-    ]
+    chosen = [snapshot] if snapshot else names
+    return [PlayerName(f"{folder}#{name}", "snapshot", name, pool.path(name)) for name in chosen]
 
 
 @dataclass(slots=True)
@@ -187,13 +186,14 @@ def build_players(
         elif endpoint := parse_endpoint(name.text):
             built.players[short] = EndpointPlayer(short, sampling)
             built.engines[short] = EndpointEngine(*endpoint, **endpoint_kwargs or {})
-    folders = dict.fromkeys(name.folder for name in names if name.folder is not None)
-    pools = {folder: [name for name in names if name.folder == folder] for folder in folders}
-    tokenizers = {folder: tokenizer or _tokenizer_of(folder, chosen) for folder, chosen in pools.items()}
+    pools: dict[Path, dict[str, Path]] = {}
+    for name in names:
+        if name.folder is not None:
+            pools.setdefault(name.folder.parent, {})[name.text] = name.folder
+    tokenizers = {pool: tokenizer or _tokenizer_of(pool, weights) for pool, weights in pools.items()}
     loaded: list[tuple[PolicyPlayer, Engine]] = []
-    for folder, chosen in pools.items():
-        weights = {name.text: OpponentPool(folder).path(name.text.rpartition("#")[2]) for name in chosen}
-        players, engine = _pool_players(weights, tokenizers[folder], sampling, prompt_style, device)
+    for pool, weights in pools.items():
+        players, engine = _pool_players(weights, tokenizers[pool], sampling, prompt_style, device)
         loaded += [(player, engine) for player in players]
     loaded += [saved_player(name.text, sampling, prompt_style, device) for name in names if name.kind == "model"]
     for player, engine in loaded:
@@ -202,18 +202,18 @@ def build_players(
     return built
 
 
-def _tokenizer_of(folder: Path, chosen: Sequence[PlayerName]) -> str:
+def _tokenizer_of(pool: Path, weights: Mapping[str, Path]) -> str:
     """Find the tokenizer of a pool's snapshots, which contain none."""
-    run = folder.resolve().parent
+    run = pool.resolve().parent
     checkpoints = sorted(run.glob("checkpoint-*"), key=lambda path: (len(path.name), path.name), reverse=True)
     for place in (run, *checkpoints):
         if (place / "tokenizer_config.json").is_file():
             return str(place)
-    adapter = folder / chosen[0].short / "adapter_config.json"
+    adapter = next(iter(weights.values())) / "adapter_config.json"
     if adapter.is_file():
         return str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
     raise ValueError(
-        f"There is no tokenizer next to the pool in {folder}. Save one there, or name it with `--tokenizer`."
+        f"There is no tokenizer next to the pool in {pool}. Save one there, or name it with `--tokenizer`."
     )
 
 

@@ -63,7 +63,7 @@ class PlayerName:
         short (`str`):
             Name for logs and tables, used if it is unique; see `short_names`.
         folder (`Path`, *optional*):
-            Folder of a snapshot's pool.
+            Folder of a snapshot, in that of its pool.
     """
 
     text: str
