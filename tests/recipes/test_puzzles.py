@@ -94,11 +94,12 @@ class TestConnections:
     def test_refuses_puzzles_whose_answers_the_tiny_model_has_no_room_for(self):
         recipe = load_recipe("grpo_connections")
         with pytest.raises(
-            ValueError, match="An answer to 'connections' is 32 of the tiny model's tokens, and a reply has 16"
+            ValueError,
+            match="An answer to 'connections' has 32 tokens of the tiny model, and `max_completion_length` is 16",
         ):
             recipe.main(*recipe.parse(["--task", "connections"]))
 
     def test_refuses_a_task_of_another_kind(self):
         recipe = load_recipe("grpo_connections")
-        with pytest.raises(ValueError, match="'hanoi-3'.* is none of Connections"):
+        with pytest.raises(ValueError, match="'hanoi-3'.* is not a Connections task"):
             recipe.main(*recipe.parse(["--task", "hanoi-3"]))
