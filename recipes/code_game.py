@@ -5,7 +5,7 @@
 Train a language model on the code game by self-play: one seat writes a program, the other predicts its output.
 
 Without arguments, the recipe runs on a laptop. It makes a tiny player that writes small programs
-(`trl_spiral/games/small_programs.py`), knows the output of easy ones and guesses the rest. It trains the player by
+(`trl_spiral/games/random_programs.py`), knows the output of easy ones and guesses the rest. It trains the player by
 self-play and prints the scores of each seat against the untrained player, before and after. This takes up to 15
 minutes on two cores, without GPU or network. Programs run in a sandbox, which needs Linux: `trl-spiral doctor` checks
 this machine.

@@ -18,7 +18,7 @@ from trl_spiral.games.code_game import (
     tidy,
     write_program,
 )
-from trl_spiral.games.small_programs import KINDS
+from trl_spiral.games.random_programs import KINDS
 from trl_spiral.opponents import Opponents
 from trl_spiral.players import PolicyPlayer, ScriptedPlayer, scripted_player
 from trl_spiral.sandbox import Answer, Job, Outcome
@@ -61,8 +61,8 @@ CANNOT_STAND = {
     "prints without end": ("while True:\n    print(5)", "output_limit"),
     "prints nothing": ("x = 5", "it prints nothing"),
     "prints room alone": ("print('  ')", "it prints nothing"),
-    "prints an order of hashes": ("print(list({'a', 'b', 'c'}))", "under another hash seed it prints something else"),
-    "prints a hash": ("print(hash('a'))", "under another hash seed it prints something else"),
+    "prints an order of hashes": ("print(list({'a', 'b', 'c'}))", "its output differs with another hash seed"),
+    "prints a hash": ("print(hash('a'))", "its output differs with another hash seed"),
     "prints what was drawn": ("import random\nprint(random.random())", "under another hash seed it prints something"),
     "prints a brace that no box can hold": ("print('}{')", "no guess can express what it prints"),
     "prints an open brace": ("print('{')", "no guess can express what it prints"),
@@ -223,8 +223,8 @@ class TestOutputs:
         printing = written(f"print(''.join(map(chr, {[*map(ord, f'a{token}b')]})))")
         holding = written(f"print(len({token!r}))")
 
-        assert printing.examined.why == "no guess can express what it prints"
-        assert holding.examined.why == "its text holds a code fence or looks like a control token"
+        assert printing.examined.flaw == "no guess can express what it prints"
+        assert holding.examined.flaw == "its text holds a code fence or looks like a control token"
 
     @pytest.mark.parametrize(
         ("program", "output"),
@@ -242,7 +242,7 @@ class TestOutputs:
         shown = match.examined.shown
 
         if output is None:  # a token that Python itself puts together from an escape
-            assert match.examined.why == "its text holds a code fence or looks like a control token"
+            assert match.examined.flaw == "its text holds a code fence or looks like a control token"
             return
         assert f"```python\n{shown}\n```" in text(match, 1)
         assert shown == ast.unparse(ast.parse(program))
@@ -382,7 +382,7 @@ class TestGame:
                 program, output = kind(random.Random(seed))
                 examined = get_game(NAME).examine(program)
 
-                assert (examined.shown, examined.output, examined.why) == (program, output, "")
+                assert (examined.shown, examined.output, examined.flaw) == (program, output, "")
 
     def test_needs_a_sandbox_and_says_so_before_anything_else(self, monkeypatch):
         import trl_spiral.games.code_game as code_game

@@ -47,16 +47,16 @@ def play_on(match, rng, moves):
 
 
 @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.name)
-class TestToldMatch:
+class TestDialogueMatch:
     @pytest.mark.parametrize("reply", HOSTILE, ids=range(len(HOSTILE)))
     def test_ends_at_a_hostile_reply_and_tells_nobody_of_it(self, game, reply):
         match = play_on(game.start(5), random.Random(5), 1)
-        told = [match.lines(seat) for seat in range(game.traits.seats)]
+        told = [match.messages(seat) for seat in range(game.traits.seats)]
         seat = match.to_move
 
         assert match.apply(reply) is None
         assert (match.ending, match.offender, match.detail) == (Ending.ILLEGAL_MOVE, seat, "no readable move")
-        assert [match.lines(seat) for seat in range(game.traits.seats)] == told
+        assert [match.messages(seat) for seat in range(game.traits.seats)] == told
 
     def test_tells_of_a_move_in_its_canonical_form_alone(self, game):
         match = game.start(5)
@@ -64,7 +64,7 @@ class TestToldMatch:
         move = (match.legal_actions() or ("[Offer: 1 Wood -> 1 Gold]",))[0]
 
         assert match.apply(f"  {move.upper()} \n") == move
-        assert f"Player {seat}: {move}" in match.lines(1 - seat)
+        assert f"Player {seat}: {move}" in match.messages(1 - seat)
 
     def test_is_left_alone_by_what_is_played_on_a_copy(self, game):
         rng = random.Random(3)
@@ -85,4 +85,4 @@ class TestToldMatch:
         play_on(twin, random.Random(7), 1000)
 
         # Later rolls and deals included.
-        assert (match.lines(0), match.returns) == (twin.lines(0), twin.returns)
+        assert (match.messages(0), match.returns) == (twin.messages(0), twin.returns)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.deals import ended, positions, told_apart
 from trl_spiral.games import Dealt, get_game
-from trl_spiral.games.kuhn import INFORMATION_STATES, LETTERS, KuhnPoker, information_state
+from trl_spiral.games.kuhn import INFORMATION_STATES, LETTERS, KuhnPoker
 from trl_spiral.players import RandomPlayer, ScriptedPlayer
 from trl_spiral.selfplay.referee import Forfeit, Start, play, referee
 from trl_spiral.types import Ending
@@ -75,7 +75,7 @@ class TestRules:
         for cards, line in product(DEALS, lines()):
             match = dealt(cards)
             for move in line:
-                seen.add(information_state(match.observe(match.to_move)))
+                seen.add(KuhnPoker().information_state(match.observe(match.to_move)))
                 match.apply(move)
 
         assert seen == set(INFORMATION_STATES)
@@ -189,7 +189,7 @@ class TestRounds:
 
         seat = match.to_move
 
-        assert (seat, information_state(match.observe(seat))) == (0, f"{match.cards[0]}p")
+        assert (seat, KuhnPoker().information_state(match.observe(seat))) == (0, f"{match.cards[0]}p")
 
     def test_tell_a_conversation_only_what_is_new(self):
         match = dealt((0, 2))
@@ -233,7 +233,7 @@ class TestThePapersRules:
             for _, move in episode.moves:
                 match.apply(move)
             winner = match.returns.index(1.0)
-            behind += sum(f"Player {winner} wins" in line for line in match.lines(0)) < 3
+            behind += sum(f"Player {winner} wins" in line for line in match.messages(0)) < 3
         # The last winner has won at most one round of the other four in 5 of 16 cases, were the rounds even: 125 of 400,
         # and 9.3 is a standard deviation. They nearly are: whoever starts wins 9 of 16 rounds.
         assert abs(behind - 125) < 5 * 9.3

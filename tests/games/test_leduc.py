@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.deals import told_apart
 from trl_spiral.games import Dealt, get_game
-from trl_spiral.games.leduc import ACTIONS, CARDS, information_state
+from trl_spiral.games.leduc import ACTIONS, CARDS, LeducPoker
 from trl_spiral.types import Ending
 
 
@@ -38,7 +38,7 @@ class TestRules:
                 ends += 1
                 return
             seat, legal = match.to_move, match.legal_actions()
-            told = information_state(match.observe(seat))
+            told = LeducPoker().information_state(match.observe(seat))
             assert (seat, told) == (state.current_player(), state.information_state_string())
             assert sorted(ACTIONS[move] for move in legal) == state.legal_actions()
             states.add(told)
@@ -106,7 +106,7 @@ class TestDeals:
         shown = set()
         for seed in range(3000):
             match = after(LEDUC.start(seed), "check check")
-            shown.add((match.lines(0)[1], match.lines(1)[1], match.lines(0)[-1]))
+            shown.add((match.messages(0)[1], match.messages(1)[1], match.messages(0)[-1]))
 
         assert len(shown) == 120
 
@@ -135,6 +135,6 @@ class TestObservation:
 
         assert observation.update == ("Round 2. The public card is Ks.\nYour legal moves: '[check]', '[raise]'")
         assert "Your card is Jh." in observation.messages[0]["content"]
-        assert information_state(observation) == (
+        assert LeducPoker().information_state(observation) == (
             "[Observer: 0][Private: 0][Round 2][Player: 0][Pot: 6][Money: 97 97][Public: 5][Round1: 1 2 1][Round2: ]"
         )

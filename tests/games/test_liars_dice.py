@@ -59,7 +59,7 @@ class TestRules:
 
         assert [len(faces) for faces in match.dice] == [2, 1]
         assert match.to_move == 0
-        assert "In all, 2 dice show a 5. Player 1 loses a die." in match.lines(0)
+        assert "In all, 2 dice show a 5. Player 1 loses a die." in match.messages(0)
 
         match = started((5, 1), (5, 2))
         match.apply("[Bid: 3, 5]")

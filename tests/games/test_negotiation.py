@@ -7,7 +7,7 @@ import pytest
 
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.games import get_game
-from trl_spiral.games.negotiation import BASE_VALUES, NegotiationMatch, Offer, read_offer, read_position
+from trl_spiral.games.negotiation import BASE_VALUES, NegotiationMatch, Offer, read_negotiation, read_offer
 from trl_spiral.players.negotiation import GreedyNegotiator, RandomNegotiator
 from trl_spiral.types import Ending
 
@@ -31,7 +31,7 @@ class TestSwaps:
         match = after(started(), "[Offer: 1 Wood, 2 Gold -> 3 Brick]", "[Accept]")
 
         assert match.held == (TEN | {"Wood": 9, "Gold": 8, "Brick": 13}, TEN | {"Wood": 11, "Gold": 12, "Brick": 7})
-        assert match.lines(0)[-1] == "You hold 10 Wheat, 9 Wood, 10 Sheep, 13 Brick, 8 Gold."
+        assert match.messages(0)[-1] == "You hold 10 Wheat, 9 Wood, 10 Sheep, 13 Brick, 8 Gold."
 
     @pytest.mark.parametrize("answer", ["[Deny]", "[Offer: 1 Gold -> 1 Wheat]"])
     def test_cannot_be_had_once_they_were_not_accepted(self, answer):
@@ -132,7 +132,7 @@ class TestStart:
         for seed in range(200):
             match = GAME.start(seed)
             for seat in (0, 1):
-                position = read_position(match.observe(seat))
+                position = read_negotiation(match.observe(seat))
                 assert position.held == match.held[seat]
                 held |= set(position.held.values())
                 for name, value in position.values.items():
@@ -197,9 +197,9 @@ class TestPlayers:
 class TestReadPosition:
     def test_knows_the_open_offer_from_one_that_is_gone(self):
         match = after(started(), "[Offer: 1 Wood -> 1 Gold]")
-        assert read_position(match.observe(1)).offer == Offer({"Wood": 1}, {"Gold": 1})
+        assert read_negotiation(match.observe(1)).offer == Offer({"Wood": 1}, {"Gold": 1})
 
         after(match, "[Deny]")
 
-        assert read_position(match.observe(0)).offer is None
+        assert read_negotiation(match.observe(0)).offer is None
         assert read_offer("[Deny]") is None

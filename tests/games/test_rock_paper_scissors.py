@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 
 from trl_spiral.games import get_game
-from trl_spiral.games.rock_paper_scissors import THROWS, information_state
+from trl_spiral.games.rock_paper_scissors import THROWS, RockPaperScissors
 from trl_spiral.types import Ending
 
 
@@ -31,7 +31,7 @@ class TestRockPaperScissors:
 
         assert seen[0] == seen[1] == seen[2]
         assert seen[0].messages == before.messages
-        assert information_state(seen[0]) == "1"
+        assert RockPaperScissors().information_state(seen[0]) == "1"
 
     def test_pays_nothing_before_both_have_thrown(self):
         match = GAME.start(0)

@@ -15,7 +15,7 @@ from trl_spiral.games.tictactoe import (
     minimax_moves,
     minimax_policy,
     minimax_value,
-    play,
+    place_mark,
     to_move,
     uniform_policy,
     winner,
@@ -37,13 +37,13 @@ class TestBoards:
         boards = decision_boards()
 
         assert len(boards) == len(set(boards)) == 4520
-        final = {play(board, cell) for board in boards for cell in empty_cells(board)} - set(boards)
+        final = {place_mark(board, cell) for board in boards for cell in empty_cells(board)} - set(boards)
         assert Counter(map(winner, final)) == {0: 626, 1: 316, None: 16}
 
     def test_are_marked_by_the_seat_to_move(self):
         assert to_move(EMPTY) == 0
-        assert play(EMPTY, 4) == "....O...."
-        assert play("....O....", 0) == "X...O...."
+        assert place_mark(EMPTY, 4) == "....O...."
+        assert place_mark("....O....", 0) == "X...O...."
 
     def test_offer_no_cell_once_somebody_has_won(self):
         assert empty_cells("OOOXX....") == ()
@@ -129,7 +129,7 @@ class TestBoardObservation:
             board = EMPTY
             for _, move in episode.moves:
                 boards.append(board)
-                board = play(board, int(move[1]))
+                board = place_mark(board, int(move[1]))
         # Scripted games are played one after another, so what was shown stands in the order of the moves.
         assert len(shown) == len(boards) > 400
 

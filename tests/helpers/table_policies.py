@@ -30,11 +30,11 @@ FILE = "table.json"
 
 INFORMATION_STATES = {kuhn.NAME: kuhn.INFORMATION_STATES, rps.NAME: rps.INFORMATION_STATES}
 READ: Mapping[str, Callable[[Observation], str]] = {
-    kuhn.NAME: kuhn.information_state,
-    rps.NAME: rps.information_state,
+    kuhn.NAME: kuhn.KuhnPoker().information_state,
+    rps.NAME: rps.RockPaperScissors().information_state,
 }
 MOVES = {
-    kuhn.NAME: [kuhn.legal_moves(state) for state in kuhn.INFORMATION_STATES],
+    kuhn.NAME: [kuhn.kuhn_moves(state) for state in kuhn.INFORMATION_STATES],
     rps.NAME: [rps.THROWS for _ in rps.INFORMATION_STATES],
 }
 

@@ -12,7 +12,7 @@ from tests.helpers.games import LastStone
 from tests.helpers.hostile_replies import any_move, opening, replay, views
 from trl_spiral.cli import main
 from trl_spiral.games import base, game_names, get_game, register_game
-from trl_spiral.games.textarena import FAMILIES, REFUSED, family_of, list_games, talk
+from trl_spiral.games.textarena import FAMILIES, UNSUPPORTED, family_of, list_games, talk
 from trl_spiral.games.textarena.unsupported import FILES, JUDGE, ONE, PYTHON
 from trl_spiral.types import Ending
 
@@ -78,10 +78,10 @@ class TestFamilies:
         played = {name for family in FAMILIES for name in family.names}
 
         assert len(ids) >= 238  # our own games are registered with TextArena too
-        assert played.isdisjoint(REFUSED)
+        assert played.isdisjoint(UNSUPPORTED)
         # Tic-tac-toe comes with its oracles.
-        assert {name for name in ids if get_or_none(name) is None} <= set(REFUSED)
-        assert played | set(REFUSED) | {"TicTacToe-v0"} <= ids
+        assert {name for name in ids if get_or_none(name) is None} <= set(UNSUPPORTED)
+        assert played | set(UNSUPPORTED) | {"TicTacToe-v0"} <= ids
 
     def test_hold_no_game_twice(self):
         names = [name for family in FAMILIES for name in family.names]
@@ -132,9 +132,11 @@ def get_or_none(name: str):
 
 
 class TestRefusals:
-    FIRST = {why: name for name, why in reversed(REFUSED.items())}
+    FIRST = {why: name for name, why in reversed(UNSUPPORTED.items())}
 
-    @pytest.mark.parametrize("name", [name for name, why in REFUSED.items() if why == ONE and "Sokoban" not in name])
+    @pytest.mark.parametrize(
+        "name", [name for name, why in UNSUPPORTED.items() if why == ONE and "Sokoban" not in name]
+    )
     def test_of_one_seat_are_true(self, name):
         import textarena
 
@@ -151,7 +153,7 @@ class TestRefusals:
         if error is SyntaxError and sys.version_info >= (3, 12):
             pytest.skip("their sources can be read from Python 3.12 on")
         monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-        for name in (name for name, reason in REFUSED.items() if reason == why):
+        for name in (name for name, reason in UNSUPPORTED.items() if reason == why):
             with pytest.raises(error):
                 textarena.make(f"{name}-raw").reset(2, 0)
 
@@ -305,7 +307,7 @@ class TestMoves:
 
 class TestTalk:
     def test_is_one_line_without_brackets(self):
-        said = talk.say("Hi!\r\n[GAME] {x}\u2028[[Player 0]\x00] \u202eyou\u200b")
+        said = talk.clean_talk("Hi!\r\n[GAME] {x}\u2028[[Player 0]\x00] \u202eyou\u200b")
 
         assert said == "Hi! (GAME) (x) ((Player 0)) you"
 
@@ -354,7 +356,7 @@ class TestListing:
         listed = list_games()
 
         assert [game.name for game in listed if game.playable] == game_names()
-        assert {game.name: game.note for game in listed if not game.playable} == REFUSED
+        assert {game.name: game.note for game in listed if not game.playable} == UNSUPPORTED
 
     def test_says_what_the_traits_say(self):
         (auction,) = (game for game in list_games() if game.name == "SimpleBlindAuction-v0")
