@@ -19,7 +19,7 @@ from trl_spiral.types import Observation
 
 
 class RandomNegotiator(ScriptedPlayer):
-    """A player that accepts, denies or offers something for something else: see `games.negotiation.random_negotiation_move`."""
+    """A player that accepts, denies or offers something for something else: see `random_negotiation_move`."""
 
     def __init__(self) -> None:
         super().__init__("random", _anything)
