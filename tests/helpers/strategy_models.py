@@ -70,7 +70,7 @@ def network(tokenizer, hidden_size=32, seed=0) -> Qwen3ForCausalLM:
 
 
 @torch.no_grad()
-def saying(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
+def constant_model(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
     """
     A model that says the same whatever it reads: each text with the logit given, anything else at -30.
 
@@ -88,7 +88,7 @@ def saying(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
 
 
 @torch.no_grad()
-def knowing(tokenizer, tree: GameTree, strategy) -> Qwen3ForCausalLM:
+def strategy_model(tokenizer, tree: GameTree, strategy) -> Qwen3ForCausalLM:
     """
     A model that knows a strategy by heart: the odds of each boxed move after each prompt, and to end there.
 
@@ -113,7 +113,7 @@ def knowing(tokenizer, tree: GameTree, strategy) -> Qwen3ForCausalLM:
 
 
 @torch.no_grad()
-def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
+def reply_model(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
     """
     A model that writes one of the given replies, whatever it reads, each as often as its weight says.
 
