@@ -95,7 +95,7 @@ def _stakes(verb: str, most: int) -> tuple[str, ...]:
 
 
 def indian_poker(env: Any) -> tuple[str, ...]:
-    """What the environment accepts: a seat that could not pay its ante has no legal move, not even a fold."""
+    """Moves that the environment accepts: without the ante, a seat has no legal move, not even a fold."""
     state, seat = env.state.game_state, env.state.current_player_id
     chips, due = state["player_chips"][seat], state["highest_bet"] - state["current_bets"][seat]
     if chips < 0:
