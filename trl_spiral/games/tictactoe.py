@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from trl_spiral.games.base import get_game
 from trl_spiral.games.textarena.adapter import TextArenaGame
+from trl_spiral.games.textarena.boards import numbered_cells
 from trl_spiral.types import Observation
 
 
@@ -27,18 +27,12 @@ MoveDistribution = Mapping[int, float]
 """Probability of each cell. The remainder to 1 is the probability of an illegal reply."""
 
 
-def _legal_moves(env: Any) -> tuple[str, ...]:
-    """Return the canonical legal moves of TextArena's environment."""
-    board = env.state.game_state["board"]
-    return tuple(f"[{3 * row + column}]" for row in range(3) for column in range(3) if board[row][column] == "")
-
-
 def make_game() -> TextArenaGame:
     """Return TicTacToe-v0 with SPIRAL's observation, the rules and the current board."""
     return TextArenaGame(
         name=NAME,
         move="[0-9]",
-        legal=_legal_moves,
+        legal=numbered_cells,
         observation="first_last",
         max_turns=9,
         # Tokens of their own: a row of the board, a listed move, and a box with its move.

@@ -46,7 +46,7 @@ def nim(env: Any) -> tuple[str, ...]:
 
 
 def numbered_cells(env: Any) -> tuple[str, ...]:
-    """Empty cells of a square board by number (SimpleTak, three-player tic-tac-toe)."""
+    """Empty cells of a square board by number (tic-tac-toe, SimpleTak)."""
     cells = (cell for row in env.state.game_state["board"] for cell in row)
     return tuple(f"[{number}]" for number, cell in enumerate(cells) if cell == "")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trl_spiral.games.base import Traits
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.family import DEALT, HIDDEN, Family, always
+from trl_spiral.games.textarena.family import DEALT, HIDDEN, TALK, Family, always
 
 
 def battleship(env: Any) -> tuple[str, ...]:
@@ -94,7 +94,6 @@ def sample_number(env: Any, rng: random.Random) -> str:
 
 
 _ALLOCATION = r"(?:[a-g]\s*(?::\s*)?[0-9]{1,2}[\s,]*)+"
-_UNLISTED = Traits(perfect_information=False, free_text=True)
 
 
 def _short(words: str) -> dict[str, str]:
@@ -209,7 +208,7 @@ FAMILIES = (
     ),
     Family(
         TextArenaGame(
-            "ColonelBlotto-v0-large", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=30, traits=_UNLISTED
+            "ColonelBlotto-v0-large", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=30, traits=TALK
         ),
         source="none",
         simultaneous=True,
@@ -217,7 +216,7 @@ FAMILIES = (
     ),
     Family(
         TextArenaGame(
-            "ColonelBlotto-v0-extreme", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=50, traits=_UNLISTED
+            "ColonelBlotto-v0-extreme", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=50, traits=TALK
         ),
         source="none",
         simultaneous=True,
@@ -254,7 +253,7 @@ FAMILIES = (
             read_number,
             sample=sample_number,
             max_turns=20,
-            traits=_UNLISTED,
+            traits=TALK,
         ),
         source="none",
         simultaneous=True,

@@ -13,6 +13,8 @@ from trl_spiral.games.textarena.adapter import TextArenaGame
 
 HIDDEN = Traits(perfect_information=False)
 DEALT = Traits(perfect_information=False, stochastic=True)
+TALK = Traits(perfect_information=False, free_text=True)
+DEALT_TALK = Traits(perfect_information=False, stochastic=True, free_text=True)
 
 
 @dataclass(frozen=True)

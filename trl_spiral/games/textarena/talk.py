@@ -13,13 +13,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from trl_spiral.games.base import Traits
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.family import Family
+from trl_spiral.games.textarena.family import DEALT_TALK, TALK, Family
 
-
-TALK = Traits(perfect_information=False, free_text=True)
-DEALT_TALK = Traits(perfect_information=False, stochastic=True, free_text=True)
 
 _BRACKETS = str.maketrans("[]{}", "()()")
 _RESOURCES = ("Wheat", "Wood", "Sheep", "Brick", "Ore")
