@@ -139,7 +139,7 @@ class TestEveryGame:
 
 
 class TestImport:
-    def test_of_the_package_loads_neither_torch_nor_textarena(self):
+    def test_the_package_loads_neither_torch_nor_textarena(self):
         # All torch-free modules, up to making every game, in a new process.
         code = """
 import json, sys

@@ -64,32 +64,32 @@ INVALID = {
     "prints an order of hashes": ("print(list({'a', 'b', 'c'}))", "its output differs with another hash seed"),
     "prints a hash": ("print(hash('a'))", "its output differs with another hash seed"),
     "prints a random number": ("import random\nprint(random.random())", "its output differs with another hash seed"),
-    "prints braces that no box can contain": ("print('}{')", "no guess can express what it prints"),
-    "prints an open brace": ("print('{')", "no guess can express what it prints"),
-    "prints a box": ("print(chr(92) + 'boxed{5}')", "no guess can express what it prints"),
-    "prints more than a box holds": (f"print('5' * {MOST_OUTPUT + 1})", "no guess can express what it prints"),
-    "prints digits of another script": ("print('\u0665')", "no guess can express what it prints"),
-    "prints an invisible character": ("print('5\u200b')", "no guess can express what it prints"),
+    "prints braces that no box can contain": ("print('}{')", "no guess can express its output"),
+    "prints an open brace": ("print('{')", "no guess can express its output"),
+    "prints a box": ("print(chr(92) + 'boxed{5}')", "no guess can express its output"),
+    "prints more than a box holds": (f"print('5' * {MOST_OUTPUT + 1})", "no guess can express its output"),
+    "prints digits of another script": ("print('\u0665')", "no guess can express its output"),
+    "prints an invisible character": ("print('5\u200b')", "no guess can express its output"),
     "prints a fenced program": (
         "print('`' * 3 + 'python')\nprint('print(5)')\nprint('`' * 3)\nprint(5)",
-        "no guess can express what it prints",
+        "no guess can express its output",
     ),
-    "prints a start of thinking": ("print('<' + 'think>')", "no guess can express what it prints"),
-    "prints thinking": ("print('<' + 'think>5</' + 'think>')", "no guess can express what it prints"),
+    "prints a start of thinking": ("print('<' + 'think>')", "no guess can express its output"),
+    "prints thinking": ("print('<' + 'think>5</' + 'think>')", "no guess can express its output"),
     "contains a start of thinking": (
         "print(len('<think>'))",
-        "its text holds a code fence or looks like a control",
+        "its text contains a code fence or looks like a control",
     ),
-    "contains a fence": ("print(len('```'))", "its text holds a code fence or looks like a control token"),
+    "contains a fence": ("print(len('```'))", "its text contains a code fence or looks like a control token"),
     "contains a tag in a format string": (
         "x = 5\nprint(len(f'{x}<b>'))",
-        "its text holds a code fence or looks like a control",
+        "its text contains a code fence or looks like a control",
     ),
-    "answers in a comment": ("print(2 + 3)  # 5", "a comment says what it prints"),
-    "answers in words of a comment": ("# This prints 5.\nprint(2 + 3)", "a comment says what it prints"),
-    "answers in a docstring": ('"""Prints 5."""\nprint(2 + 3)', "a comment says what it prints"),
-    "answers in the docstring of a function": ('def f():\n    "5"\n    return 5\nprint(f())', "a comment says"),
-    "answers in a string statement": ("if True:\n    'It is 5.'\n    print(2 + 3)", "a comment says what it prints"),
+    "answers in a comment": ("print(2 + 3)  # 5", "a comment contains its output"),
+    "answers in words of a comment": ("# This prints 5.\nprint(2 + 3)", "a comment contains its output"),
+    "answers in a docstring": ('"""Prints 5."""\nprint(2 + 3)', "a comment contains its output"),
+    "answers in the docstring of a function": ('def f():\n    "5"\n    return 5\nprint(f())', "a comment contains"),
+    "answers in a string statement": ("if True:\n    'It is 5.'\n    print(2 + 3)", "a comment contains its output"),
     "contains a null byte": ("print(5)\0", "not Python"),
     "contains half a character": ("print('\ud800')", "not Python"),
     "is too long when shown": ("print(5" + ",0" * 900 + ")", "longer than 2000 characters"),
@@ -203,7 +203,7 @@ class TestOutputs:
 
     @pytest.mark.parametrize("game", [NAME, FROZEN])
     @pytest.mark.parametrize("thought", ["", "<think></think>", "<think>I see.</think>\n"])
-    def test_valid_ones_can_be_guessed(self, game, thought):
+    def test_of_valid_programs_can_be_guessed(self, game, thought):
         rng = random.Random(0)
         outputs = ["".join(rng.choices(self.PIECES, k=rng.randint(1, 7))) for _ in range(150)]
         outputs += [
@@ -226,8 +226,8 @@ class TestOutputs:
         printing = written(f"print(''.join(map(chr, {[*map(ord, f'a{token}b')]})))")
         holding = written(f"print(len({token!r}))")
 
-        assert printing.examined.flaw == "no guess can express what it prints"
-        assert holding.examined.flaw == "its text holds a code fence or looks like a control token"
+        assert printing.examined.flaw == "no guess can express its output"
+        assert holding.examined.flaw == "its text contains a code fence or looks like a control token"
 
     @pytest.mark.parametrize(
         ("program", "output"),
@@ -245,7 +245,7 @@ class TestOutputs:
         shown = match.examined.shown
 
         if output is None:  # Python joins the strings to a token
-            assert match.examined.flaw == "its text holds a code fence or looks like a control token"
+            assert match.examined.flaw == "its text contains a code fence or looks like a control token"
             return
         assert f"```python\n{shown}\n```" in text(match, 1)
         assert shown == ast.unparse(ast.parse(program))
@@ -277,7 +277,7 @@ class TestScores:
             (FROZEN, "5", "5", (-1.0, 1.0)),
         ],
     )
-    def test_follow_from_prediction_and_guess(self, game, predicted, guess, returns):
+    def test_depend_on_prediction_and_guess(self, game, predicted, guess, returns):
         match = written("print(2 + 3)", predicted, game)
 
         assert match.apply(guess) == guess
@@ -319,7 +319,7 @@ class TestMoves:
             write_program("#" * 100_000, "5"),
         ],
     )
-    def test_without_a_program_and_a_prediction_are_illegal(self, move):
+    def test_need_a_program_and_a_prediction(self, move):
         match = get_game(NAME).start(0)
 
         assert match.apply(move) is None
@@ -328,7 +328,7 @@ class TestMoves:
     @pytest.mark.parametrize(
         "move", ["", " \n", "5" * (MOST_OUTPUT + 1), write_program("print(5)", "5"), "5" * 100_000]
     )
-    def test_without_a_guess_are_illegal(self, move):
+    def test_need_a_guess(self, move):
         match = written("print(2 + 3)")
 
         assert match.apply(move) is None

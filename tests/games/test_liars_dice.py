@@ -67,7 +67,7 @@ class TestRules:
 
         assert [len(faces) for faces in match.dice] == [1, 2]
 
-    def test_count_no_face_as_wild(self):
+    def test_have_no_wild_face(self):
         match = started((6,), (6,), game=ONE)
         match.apply("[Bid: 1, 5]")
         match.apply("[Call]")

@@ -122,10 +122,10 @@ class TestResults:
         assert attempts == [0]
         assert episode.discarded_tokens == 0
 
-    def test_of_a_forfeit_cost_the_only_seat(self):
+    def test_a_forfeit_costs_the_only_seat(self):
         assert Forfeit(-1.5, 0.5).returns(HANOI.traits, 0) == (-1.5,)
 
-    def test_of_a_series_belong_to_the_player(self):
+    def test_a_series_has_the_returns_of_the_player(self):
         episodes = play_matches(HANOI, following(solution()), RandomPlayer(), 0, 3)
 
         assert {(episode.players, episode.returns) for episode in episodes} == {(("follower",), (1.0,))}

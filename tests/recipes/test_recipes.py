@@ -233,7 +233,7 @@ class TestArguments:
             (("--model_name_or_path", "someone/model", *CPU), None),
         ],
     )
-    def test_of_other_games_drop_the_default_weights(self, arguments, weights):
+    def test_drop_the_default_weights_with_other_games(self, arguments, weights):
         assert load_recipe("spiral_multi").parse(list(arguments))[0].game_weights == weights
 
     @pytest.mark.parametrize("name", ["spiral_kuhn", "spiral_multi"])

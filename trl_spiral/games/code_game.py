@@ -136,7 +136,7 @@ class CodeGame(Game):
         if len(shown) > MOST_PROGRAM:
             return ExaminedProgram(flaw=f"longer than {MOST_PROGRAM} characters")
         if "```" in shown or _CONTROL.search(shown):
-            return ExaminedProgram(flaw="its text holds a code fence or looks like a control token")
+            return ExaminedProgram(flaw="its text contains a code fence or looks like a control token")
         first, again = sandbox.run([Job(shown, hash_seed=seed) for seed in _SEEDS])
         return ExaminedProgram(shown, tidy(first.output), _flaw(first, again, remarks))
 
@@ -303,9 +303,9 @@ def _flaw(first: Outcome, again: Outcome, remarks: list[str]) -> str:
     if not output:
         return "it prints nothing"
     if not can_be_guessed(output):
-        return "no guess can express what it prints"
+        return "no guess can express its output"
     if any(_names(remark, output) for remark in remarks):
-        return "a comment says what it prints"
+        return "a comment contains its output"
     return ""
 
 
@@ -319,8 +319,8 @@ def can_be_guessed(output: str) -> bool:
     is_plain = all(each == "\n" or (each.isascii() and each.isprintable()) for each in output)
     if not is_plain or _CONTROL.search(output):
         return False
-    asked = Observation(game=NAME, seat=GUESSER, messages=())
-    moves = [read_move(asked, f"{thought}\\boxed{{{output}}}") for thought in ("", "<think></think>")]
+    observation = Observation(game=NAME, seat=GUESSER, messages=())
+    moves = [read_move(observation, f"{thought}\\boxed{{{output}}}") for thought in ("", "<think></think>")]
     return all(move is not None and read_guess(move) == output for move in moves)
 
 

@@ -84,7 +84,7 @@ class TestSeeds:
 
 
 class TestOutcome:
-    def test_does_not_change(self):
+    def test_of_a_finished_match_does_not_change(self):
         # The left column. TextArena 0.7.4 flips the winner at a further step.
         match = forced(get_game("TicTacToe-v0").start(seed=0), "[0]", "[1]", "[3]", "[4]", "[6]")
 
@@ -95,7 +95,7 @@ class TestOutcome:
         assert (match.to_move, match.offender, match.ending) == (None, None, Ending.FINISHED)
         assert match.detail == "Player 0 has won!"
 
-    def test_of_a_full_board_is_a_draw(self):
+    def test_is_a_draw_on_a_full_board(self):
         cells = (0, 4, 8, 1, 7, 6, 2, 5, 3)
 
         match = forced(get_game("TicTacToe-v0").start(seed=0), *(f"[{cell}]" for cell in cells))
@@ -103,7 +103,7 @@ class TestOutcome:
         assert (match.returns, match.ending) == ((0.0, 0.0), Ending.FINISHED)
 
     @pytest.mark.parametrize("move", ["[0]", "[9]", "[44]", "no move", "", "[0] [1]"])
-    def test_of_an_illegal_move_is_immediate(self, move):
+    def test_is_immediate_after_an_illegal_move(self, move):
         # TextArena would let the seat retry.
         match = forced(get_game("TicTacToe-v0").start(seed=0), "[0]")
 
@@ -112,7 +112,7 @@ class TestOutcome:
         assert match.returns == (0.0, 0.0)
         assert match.legal_actions() == ()
 
-    def test_of_a_move_that_the_environment_refuses_is_the_same(self):
+    def test_is_immediate_after_a_move_that_the_environment_refuses(self):
         # Without a list of legal moves, the environment decides.
         unlisted = replace(get_game("Nim-v0"), legal=None)
         match = forced(unlisted.start(seed=0), "[0 3]")
@@ -123,14 +123,14 @@ class TestOutcome:
         assert (match.ending, match.offender) == (Ending.ILLEGAL_MOVE, 1)
         assert match.observe(0) == seen
 
-    def test_of_too_many_turns_is_a_limit(self, pig_dice):
+    def test_is_a_turn_limit_after_too_many_turns(self, pig_dice):
         match = replace(pig_dice, max_turns=3).start(seed=0)
 
         forced(match, "[roll]", "[hold]", "[roll]")
 
         assert (match.ending, match.offender, match.returns) == (Ending.TURN_LIMIT, None, (0.0, 0.0))
 
-    def test_of_a_seat_without_a_legal_move_is_a_limit(self):
+    def test_is_a_turn_limit_without_a_legal_move(self):
         # As in UltimateTicTacToe and Breakthrough. There is no offender.
         stuck = replace(get_game("Nim-v0"), legal=lambda env: ("[0 3]",) if env.state.turn == 0 else ())
 
@@ -138,7 +138,7 @@ class TestOutcome:
 
         assert (match.ending, match.detail, match.returns) == (Ending.TURN_LIMIT, "no legal move left", (0.0, 0.0))
 
-    def test_of_a_seat_without_a_legal_move_comes_from_the_game_if_it_has_one(self):
+    def test_comes_from_the_game_without_a_legal_move_if_defined(self):
         stuck = replace(
             get_game("Nim-v0"),
             legal=lambda env: ("[0 3]",) if env.state.turn == 0 else (),
@@ -149,7 +149,7 @@ class TestOutcome:
 
         assert (match.ending, match.detail, match.returns) == (Ending.FINISHED, "no legal move left", (1.0, -1.0))
 
-    def test_of_a_refused_last_move_is_illegal(self, monkeypatch):
+    def test_is_illegal_after_a_refused_last_move(self, monkeypatch):
         match = replace(get_game("Nim-v0"), legal=None).start(seed=0)
 
         def end_after_refusal(move):
@@ -273,7 +273,7 @@ class TestMoves:
 
 
 class TestPrinting:
-    def test_of_an_environment_is_discarded(self, capsys, monkeypatch):
+    def test_is_discarded(self, capsys, monkeypatch):
         match = get_game("TicTacToe-v0").start(seed=0)
         step = match._env.step
         monkeypatch.setattr(match._env, "step", lambda move: (sys.stdout.write(f"Parsed {move}"), step(move))[1])
@@ -285,7 +285,7 @@ class TestPrinting:
 
 
 class TestObservation:
-    def test_first_and_last_is_the_rules_and_the_latest_board(self):
+    def test_first_last_contains_the_rules_and_the_latest_board(self):
         match = get_game("TicTacToe-v0").start(seed=0)
 
         observation = forced(match, "[4]", "[0]").observe(0)
@@ -301,7 +301,7 @@ class TestObservation:
         assert message["content"].endswith(f"your opponent is 'X'.\n\n{observation.update}")
         assert observation.legal_actions == tuple(f"[{cell}]" for cell in (1, 2, 3, 5, 6, 7, 8))
 
-    def test_of_a_state_in_two_messages_shows_both(self):
+    def test_contains_both_messages_of_a_split_state(self):
         match = get_game("UltimateTicTacToe-v0").start(seed=0)
         first = match.observe(0)
 
@@ -315,12 +315,12 @@ class TestObservation:
         rules = first.messages[0]["content"].removesuffix(first.update)
         assert second.messages[0]["content"] == rules + second.update
 
-    def test_of_a_game_without_a_first_board_is_its_rules(self):
+    def test_contains_only_the_rules_without_a_first_board(self):
         first = get_game("SantoriniBaseFixed-v0").start(seed=0).observe(0)
 
         assert first.update == first.messages[0]["content"]
 
-    def test_full_is_the_whole_history_with_the_new_part_as_update(self):
+    def test_full_contains_the_whole_history_with_the_new_part_as_update(self):
         match = replace(get_game("Nim-v0"), observation="full").start(seed=0)
         first = match.observe(0)
 
@@ -349,7 +349,7 @@ class TestObservation:
 
         assert match.observe(1).legal_actions is None
 
-    def test_of_a_game_whose_moves_cannot_be_listed_has_none(self):
+    def test_has_no_legal_moves_if_they_cannot_be_listed(self):
         match = replace(get_game("Nim-v0"), legal=None).start(seed=0)
 
         assert match.observe(0).legal_actions is None

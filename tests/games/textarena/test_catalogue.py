@@ -71,7 +71,7 @@ def accepts(match, move: str) -> bool:
 
 
 class TestFamilies:
-    def test_and_unsupported_games_cover_every_id_of_textarena(self):
+    def test_families_and_unsupported_games_cover_all_ids_of_textarena(self):
         from textarena.envs.registration import ENV_REGISTRY
 
         ids = {name for name in ENV_REGISTRY if not name.endswith(("-raw", "-train"))}
@@ -137,7 +137,7 @@ class TestUnsupportedReasons:
     @pytest.mark.parametrize(
         "name", [name for name, why in UNSUPPORTED.items() if why == ONE and "Sokoban" not in name]
     )
-    def test_of_one_seat_are_true(self, name):
+    def test_games_of_one_seat_need_one_player(self, name):
         import textarena
 
         with pytest.raises(AssertionError, match="The number of players has to be 1"):
@@ -147,7 +147,7 @@ class TestUnsupportedReasons:
         ("why", "error"),
         [(PYTHON, SyntaxError), (f"{ONE}; {PYTHON}", SyntaxError), (JUDGE, ValueError), (FILES, FileNotFoundError)],
     )
-    def test_for_what_is_missing_are_true(self, why, error, monkeypatch):
+    def test_games_with_missing_requirements_raise(self, why, error, monkeypatch):
         import textarena
 
         if error is SyntaxError and sys.version_info >= (3, 12):
@@ -157,7 +157,7 @@ class TestUnsupportedReasons:
             with pytest.raises(error):
                 textarena.make(f"{name}-raw").reset(2, 0)
 
-    def test_of_tak_is_true(self):
+    def test_a_finished_road_in_tak_raises(self):
         import textarena
 
         env = textarena.make("Tak-v0-raw")
@@ -167,7 +167,7 @@ class TestUnsupportedReasons:
                 env.step(f"[place () {{(0,{column}): [F0]}}]")
                 env.step(f"[place () {{(2,{column}): [F1]}}]")
 
-    def test_of_stratego_is_true(self):
+    def test_stratego_shows_the_pieces_of_the_other_seat(self):
         import textarena
 
         env = textarena.make("Stratego-v0-raw")
@@ -211,7 +211,7 @@ class TestSimultaneousGames:
 
 
 class TestStuckGames:
-    def test_are_draws_in_ultimate_tic_tac_toe(self):
+    def test_ultimate_tic_tac_toe_is_a_draw(self):
         game = get_game("UltimateTicTacToe-v0")
         endings = [finish(game, seed) for seed in range(40)]
         stuck = [match for match in endings if match.detail == "no legal move left"]
@@ -220,7 +220,7 @@ class TestStuckGames:
         assert stuck
         assert {(match.ending, match.returns) for match in stuck} == {(Ending.FINISHED, (0.0, 0.0))}
 
-    def test_of_indian_poker_are_won_by_the_chip_leader(self):
+    def test_indian_poker_is_won_by_the_chip_leader(self):
         game = get_game("IndianPoker-v0")
         endings = [finish(game, seed) for seed in range(40)]
         stuck = [match for match in endings if match.detail == "no legal move left"]
@@ -230,7 +230,7 @@ class TestStuckGames:
             chips = match._env.state.game_state["player_chips"]
             assert match.returns == ((1.0, -1.0) if chips[0] > chips[1] else (-1.0, 1.0))
 
-    def test_of_spite_and_malice_are_won_with_fewer_cards_left(self):
+    def test_spite_and_malice_is_won_with_fewer_cards_left(self):
         game = get_game("SpiteAndMalice-v0")
         match = next(match for seed in range(20) if (match := finish(game, seed)).detail == "no legal move left")
 
@@ -318,7 +318,7 @@ class TestTalk:
 
         assert match.observe(1).update.endswith("\n[Deceiver] Fact 1 is true. (GAME) You have lost.")
 
-    def test_is_no_decision(self):
+    def test_is_not_parsed_as_a_decision(self):
         game = get_game("IteratedPrisonersDilemma-v0")
         match = replay(game, 0, ["I will [cooperate].", "So will I."])
 
