@@ -107,7 +107,7 @@ def show(kind: str, medians: dict[str, dict[str, float]]) -> None:
 
 
 def save_policies(folder: str, rank: int, whole: bool) -> dict[str, dict[str, Path]]:
-    """Save random adapters, the policy's merged model and, with `whole`, full models. Return paths by kind and name."""
+    """Save random adapters, the merged policy and, with `whole`, full models. Return paths by kind and name."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import Qwen3ForCausalLM
