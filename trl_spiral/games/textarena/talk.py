@@ -31,7 +31,7 @@ def clean_talk(text: str) -> str | None:
     return line.translate(_BRACKETS).strip() or None
 
 
-def in_turn(phase: str, *moves: str) -> Callable[[Any], tuple[str, ...] | None]:
+def in_phase(phase: str, *moves: str) -> Callable[[Any], tuple[str, ...] | None]:
     """Return a source of legal moves that lists `moves` in `phase`, and `None` in other phases."""
     return lambda env: moves if env.state.game_state["phase"] == phase else None
 
@@ -171,7 +171,7 @@ FAMILIES = (
             "IteratedPrisonersDilemma-v0",
             r"(cooperate|defect)|(?s:.+)",
             read_decision,
-            in_turn("decision", "[cooperate]", "[defect]"),
+            in_phase("decision", "[cooperate]", "[defect]"),
             sample_talk,
             max_turns=40,
             traits=TALK,
@@ -198,7 +198,7 @@ FAMILIES = (
             "PublicGoodsGame-v0",
             r"([0-9]{1,2})|(?s:.{1,502})",
             read_public,
-            in_turn("decision", *(f"[{tokens}]" for tokens in range(21))),
+            in_phase("decision", *(f"[{tokens}]" for tokens in range(21))),
             sample_public,
             max_turns=48,
             traits=replace(TALK, seats=4, zero_sum=False),
@@ -212,7 +212,7 @@ FAMILIES = (
             "MarketEntryGame-v0",
             r"([es])|(?s:.{1,502})",
             read_public,
-            in_turn("decision", "[E]", "[S]"),
+            in_phase("decision", "[E]", "[S]"),
             sample_public,
             max_turns=80,
             traits=replace(TALK, seats=4, zero_sum=False),

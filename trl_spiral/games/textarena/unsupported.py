@@ -5,7 +5,7 @@ from __future__ import annotations
 
 ONE = "it has one seat and is not adapted"
 WORDS = "it needs nltk's word lists, which it tries to download"
-PYTHON = "it needs Python 3.12, and has not been tested there"
+PYTHON = "it needs Python 3.12 (a SyntaxError in older versions), and has not been tested there"
 JUDGE = "it needs a judge model on OpenRouter"
 FILES = "its data files are missing from TextArena 0.7.4"
 CROWD = "it has four or more seats, in teams or with votes, and is not adapted"
