@@ -228,8 +228,6 @@ class TestSlurmScript:
 
 
 TRAIN = """
-import sys
-sys.path.insert(0, {root!r})
 from pathlib import Path
 from tests.helpers import training_runs
 from trl import TrlParser
@@ -301,7 +299,7 @@ class TestPreemption:
     def test_a_requeued_run_equals_an_uninterrupted_one(self, submit, cluster, model_dir, tmp_path, monkeypatch):
         cluster.command("accelerate", "from accelerate.commands.accelerate_cli import main\nmain()")
         script = tmp_path / "train.py"
-        script.write_text(TRAIN.format(root=str(ROOT), model=model_dir))
+        script.write_text(TRAIN.format(model=model_dir))
         monkeypatch.setenv("FAKE_JOB_ID", str(free_job_id()))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
