@@ -16,7 +16,7 @@ from tests.helpers.games import LastStone
 from trl_spiral.evaluation.exact.exploitability import exploitability
 from trl_spiral.evaluation.matches import play_matches, tally
 from trl_spiral.games import Match, get_game
-from trl_spiral.games.kuhn import INFORMATION_STATES, information_state
+from trl_spiral.games.kuhn import INFORMATION_STATES, KuhnPoker
 from trl_spiral.games.leduc import ACTIONS
 from trl_spiral.games.rock_paper_scissors import THROWS
 from trl_spiral.games.tictactoe import empty_cells, read_board
@@ -111,7 +111,7 @@ class TestEquilibriumPlayer:
 
             def ask(self, observation):
                 turn = player.ask(observation)
-                taken[information_state(observation)][turn.action] += 1
+                taken[KuhnPoker().information_state(observation)][turn.action] += 1
                 return turn
 
         spy = Spy("spy", None)
@@ -152,7 +152,7 @@ class TestEquilibriumPlayer:
         class Spy(ScriptedPlayer):
             def ask(self, observation):
                 turn = player.ask(observation)
-                seen.append((information_state(observation), turn.action))
+                seen.append((KuhnPoker().information_state(observation), turn.action))
                 return turn
 
         play_matches(five, Spy("spy", None), RandomPlayer(), seat=0, games=200)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from trl_spiral.games.code_game import sample_move
+from trl_spiral.games.code_game import random_code_move
 from trl_spiral.players.scripted import ScriptedPlayer
 from trl_spiral.types import Observation
 
@@ -17,4 +17,4 @@ class RandomCoder(ScriptedPlayer):
 
 
 def _random_move(observation: Observation) -> str:
-    return sample_move(observation.seat, random.Random(observation.seed))
+    return random_code_move(observation.seat, random.Random(observation.seed))

@@ -40,17 +40,17 @@ class EquilibriumPlayer(ScriptedPlayer):
         solve: Callable[[], Mapping[str, Mapping[str, float]]]
         if re.fullmatch(rf"{kuhn.NAME}(-[0-9]+)?", game):
             kuhn_table = kuhn_equilibrium(alpha)
-            solve, read = lambda: kuhn_table, kuhn.information_state
+            solve, read = lambda: kuhn_table, kuhn.KuhnPoker().information_state
         elif game == leduc.NAME:
             if find_spec("pyspiel") is None:
                 raise ImportError(
                     "The equilibrium of Leduc poker is found by OpenSpiel, which is not installed. Install it with "
                     "`pip install trl-spiral[eval]`."
                 )
-            solve, read = leduc_equilibrium, leduc.information_state
+            solve, read = leduc_equilibrium, leduc.LeducPoker().information_state
         elif game == rps.NAME:
             rps_table = dict.fromkeys(rps.INFORMATION_STATES, rps_equilibrium())
-            solve, read = lambda: rps_table, rps.information_state
+            solve, read = lambda: rps_table, rps.RockPaperScissors().information_state
         else:
             raise ValueError(
                 f"There is no equilibrium player for {game}: only those of {kuhn.NAME}, {leduc.NAME} and {rps.NAME} "

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 import random
 
-from trl_spiral.games.negotiation import ACCEPT, BASE_VALUES, DENY, NAME, Offer, read_position, sample_move
+from trl_spiral.games.negotiation import (
+    ACCEPT,
+    BASE_VALUES,
+    DENY,
+    NAME,
+    Offer,
+    random_negotiation_move,
+    read_negotiation,
+)
 from trl_spiral.players.scripted import ScriptedPlayer
 from trl_spiral.types import Observation
 
 
 class RandomNegotiator(ScriptedPlayer):
-    """Player that accepts, denies or makes a random offer; see `games.negotiation.sample_move`."""
+    """Player that accepts, denies or makes a random offer; see `random_negotiation_move`."""
 
     def __init__(self) -> None:
         super().__init__("random", _random_move)
@@ -39,11 +47,11 @@ class GreedyNegotiator(ScriptedPlayer):
 
 
 def _random_move(observation: Observation) -> str:
-    return sample_move(read_position(observation), random.Random(observation.seed))
+    return random_negotiation_move(read_negotiation(observation), random.Random(observation.seed))
 
 
 def _greedy(observation: Observation) -> str:
-    rng, position = random.Random(observation.seed), read_position(observation)
+    rng, position = random.Random(observation.seed), read_negotiation(observation)
     if position.offer is not None and position.can_accept() and position.gain(position.offer, takes=True) > 0:
         return ACCEPT
 
