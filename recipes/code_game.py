@@ -5,7 +5,7 @@
 Train a language model on the code game by self-play: one seat writes a program, the other predicts its output.
 
 Without arguments, the recipe runs on a laptop. It makes a tiny player that writes small programs
-(`trl_spiral/games/small_programs.py`), knows the output of easy ones and guesses the rest. It trains the player by
+(`trl_spiral/games/random_programs.py`), knows the output of easy ones and guesses the rest. It trains the player by
 self-play and prints the scores of each seat against the untrained player, before and after. This takes up to 15
 minutes on two cores, without GPU or network. Programs run in a sandbox, which needs Linux: `trl-spiral doctor` checks
 this machine.
@@ -32,11 +32,11 @@ from trl import ModelConfig, get_peft_config
 
 from trl_spiral import Opponents, SpiralConfig, SpiralParser, SpiralTrainer
 from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
+from trl_spiral.engines.build import build_opponents
 from trl_spiral.games import get_game
 from trl_spiral.games.code_game import FROZEN, NAME
 from trl_spiral.machine import explicit, is_set
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.opponents import invite
 from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
 
 
@@ -114,7 +114,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     if tiny:
         torch.set_num_threads(min(torch.get_num_threads(), 2))
         untrained = make_tiny_player(TinyPlayerRecipe(games=tuple(args.games), seed=args.seed, steps=300, reading=0.5))
-    opponents = invite(args, games, args.device)
+    opponents = build_opponents(args, games, args.device)
     if args.games == [FROZEN]:
         opponents = FixedGuesser(
             opponents.shares, opponents.pool, args.matchmaking, opponents.players, opponents.engines

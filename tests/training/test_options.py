@@ -10,10 +10,11 @@ from trl import ModelConfig
 from tests.helpers.training_runs import config
 from trl_spiral import SpiralConfig, SpiralParser
 from trl_spiral.games import get_game
+from trl_spiral.opponents import PoolSettings
 from trl_spiral.selfplay.advantages import BatchMean, GroupMean, ReturnsOnly, RoleBaseline
 from trl_spiral.selfplay.position_values import PositionValues
 from trl_spiral.selfplay.referee import Forfeit
-from trl_spiral.training.options import REMOVED, PoolSettings, make_estimator
+from trl_spiral.training.options import REMOVED, make_estimator
 
 
 CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]

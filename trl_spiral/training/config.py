@@ -11,11 +11,12 @@ from trl import GRPOConfig
 from trl_spiral._trl import WithoutSecrets
 from trl_spiral.callbacks.preemption import follow_launcher
 from trl_spiral.engines.http.openai import check_endpoint_kwargs
+from trl_spiral.opponents import PoolSettings
 from trl_spiral.selfplay.referee import Forfeit
 from trl_spiral.selfplay.rows import SampleUnit
 from trl_spiral.selfplay.settings import SelfPlaySettings
 from trl_spiral.training.checkpoint import check_resume
-from trl_spiral.training.options import PoolSettings, check_names, games_per_start, refuse_removed
+from trl_spiral.training.options import check_names, games_per_start, refuse_removed
 from trl_spiral.training.validation import check_advantages, check_games, check_generation, check_opponents
 from trl_spiral.types import Sampling
 
@@ -84,7 +85,7 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
         pool_capacity (`int`, *optional*, defaults to `25`):
             Most snapshots in the pool.
         pool_kwargs (`dict`, *optional*):
-            Further settings of the pool, which are fields of [`~training.options.PoolSettings`]: `start`, `eviction`,
+            Further settings of the pool, which are fields of [`~opponents.PoolSettings`]: `start`, `eviction`,
             `dtype`, `rating_games` and `repair`.
         baseline_per_opponent (`bool`, *optional*, defaults to `True`):
             Whether baselines are separate for each class of opponent (the policy itself, its snapshots, each other

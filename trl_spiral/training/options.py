@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any
 
 from trl import TrlParser
 
 from trl_spiral.games import Game
-from trl_spiral.opponents.pool import Eviction
 from trl_spiral.selfplay.advantages import AdvantageEstimator, BatchMean, GroupMean, ReturnsOnly, RoleBaseline
 from trl_spiral.selfplay.position_values import PositionValues
 
@@ -23,8 +21,6 @@ ESTIMATORS: Mapping[str, type[Any]] = {
     "position": PositionValues,
 }
 """Advantage estimators, by the name that `advantage_estimator` uses."""
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 REMOVED = {
     **dict.fromkeys(
@@ -72,53 +68,6 @@ class SpiralParser(TrlParser):  # type: ignore[misc]  # TRL's types are not read
         options = [word.partition("=")[0] for word in args or () if word.startswith("--")]
         refuse_removed(option.removeprefix("--").replace("-", "_") for option in options)
         return super().parse_known_args(args, namespace)
-
-
-@dataclass(frozen=True)
-class PoolSettings:
-    """
-    Content of `pool_kwargs`.
-
-    Attributes:
-        start (`int`, defaults to `0`):
-            Step of the first snapshot. The model at step 0 itself is `base`.
-        eviction (`str`, defaults to `"oldest"`):
-            The snapshot that leaves a full pool: the `oldest`, the `lowest` rated, or one chosen so that the ages of
-            the others form a geometric `ladder`.
-        dtype (`str`, *optional*):
-            Type in which whole weights are stored, such as `"bfloat16"`. Default: as they are trained.
-        rating_games (`int`, defaults to `0`):
-            Number of games that each new snapshot plays against every other one, for their ratings.
-        repair (`bool`, defaults to `False`):
-            Whether a resumed run continues without snapshots that are missing or damaged.
-
-    Raises:
-        ValueError: If a value is out of range.
-    """
-
-    start: int = 0
-    eviction: Eviction = "oldest"
-    dtype: str | None = None
-    rating_games: int = 0
-    repair: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("start", "rating_games"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` ({getattr(self, name)}) in `pool_kwargs` must be at least 0.")
-        if self.eviction not in get_args(Eviction):
-            raise ValueError(
-                f"`eviction` ({self.eviction!r}) in `pool_kwargs` must be one of {', '.join(get_args(Eviction))}."
-            )
-        if self.dtype not in (None, *DTYPES):
-            raise ValueError(f"`dtype` ({self.dtype!r}) in `pool_kwargs` must be {', '.join(DTYPES)} or unset.")
-
-    @classmethod
-    def of(cls, pool_kwargs: Mapping[str, Any] | None) -> PoolSettings:
-        """Return the settings in `pool_kwargs`."""
-        given = pool_kwargs or {}
-        check_names("pool_kwargs", given, [field.name for field in fields(cls)])
-        return cls(**given)
 
 
 def make_estimator(

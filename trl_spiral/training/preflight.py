@@ -235,7 +235,7 @@ def check_fresh_pool(args: SpiralConfig, pool: OpponentPool | None = None) -> No
     if pool.has_own and (not inside or any(Path(args.output_dir).glob(f"*/{MARKER}"))):
         raise ValueError(
             f"{pool.folder} contains snapshots of an earlier run. Continue that run with `resume_from_checkpoint`, or "
-            "choose another `output_dir`. `OpponentPool.from_checkpoints` copies its snapshots into a new pool."
+            "choose another `output_dir`. `pool_from_checkpoints` copies its snapshots into a new pool."
         )
 
 

@@ -19,10 +19,12 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.monitoring import CollapseCallback
 from trl_spiral.callbacks.pool import OpponentPoolCallback
 from trl_spiral.distributed import change_on_rank_zero
+from trl_spiral.engines.build import build_opponents
 from trl_spiral.engines.snapshots import check_base
 from trl_spiral.games import Game, get_game
-from trl_spiral.opponents import OpponentPool, Opponents, parse_opponents
+from trl_spiral.opponents import OpponentPool, Opponents, PoolSettings
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
+from trl_spiral.players.names import parse_opponents
 from trl_spiral.rollout_func import SelfPlayRollout
 from trl_spiral.selfplay.advantages import AdvantageEstimator
 from trl_spiral.selfplay.curriculum import Curriculum
@@ -33,8 +35,7 @@ from trl_spiral.text.prompts import check_prompt_style
 from trl_spiral.training.base_trainer import AdvantageMixin
 from trl_spiral.training.config import SpiralConfig
 from trl_spiral.training.logprobs import SampledLogprobsMixin
-from trl_spiral.training.opponents import invite
-from trl_spiral.training.options import PoolSettings, make_estimator
+from trl_spiral.training.options import make_estimator
 from trl_spiral.training.preflight import (
     check_fresh_pool,
     check_run,
@@ -137,7 +138,7 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
             games=played,
             settings=args.self_play,
             estimator=estimator or make_estimator(args.advantage_estimator, args.advantage_kwargs, played),
-            matchmaker=matchmaker or invite(args, played, args.device),
+            matchmaker=matchmaker or build_opponents(args, played, args.device),
             engines=engines,
             curriculum=curriculum,
         )

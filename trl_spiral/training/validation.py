@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any, cast
 
 from trl_spiral.games import check_game
-from trl_spiral.opponents import get_scheme, parse_opponents
-from trl_spiral.players.names import check_scripted_name
+from trl_spiral.opponents import get_scheme
+from trl_spiral.players.names import check_scripted_name, parse_opponents
 from trl_spiral.selfplay.curriculum import game_shares
 from trl_spiral.training.options import make_estimator
 from trl_spiral.types import BASE, HUMAN, POOL, SELF
