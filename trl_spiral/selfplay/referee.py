@@ -292,8 +292,8 @@ class _Table:
                 continue
             if not isinstance(answer, Request):
                 raise TypeError(
-                    f"Player {ask.player.name!r} returned a {type(answer).__name__} in {ask.observation.game}. A player"
-                    " must return a `Turn` or a `Request`; to resign, return `Turn(action=None)`."
+                    f"Player {ask.player.name!r} returned a {type(answer).__name__} in {ask.observation.game}. It must "
+                    "return a `Turn` or a `Request`; to resign, return `Turn(action=None)`."
                 )
             if self.engine is None:
                 raise ValueError(
