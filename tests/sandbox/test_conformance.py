@@ -12,11 +12,9 @@ from trl_spiral.sandbox import (
     Job,
     Limits,
     LocalSandbox,
-    RemoteSandbox,
     Trial,
     Verdict,
 )
-from trl_spiral.sandbox.server import SandboxServer
 
 
 # Little, so that those that use it up do so soon; wall time enough for a machine that is busy with other things.
@@ -102,7 +100,7 @@ PROGRAMS: dict[str, tuple[Job, Ending, str, tuple[Answer, ...], str | set[str] |
     "read": (Job("open('/etc/passwd')"), Ending.RAISED, None, (), DENIED),
     "write": (Job("open('/tmp/made-by-a-test', 'w')"), Ending.RAISED, None, (), DENIED),
     "environment": (
-        Job("import os", ("'PATH' in os.environ", "os.environ.get('TRL_SPIRAL_SANDBOX_TOKEN')")),
+        Job("import os", ("'PATH' in os.environ", "os.environ.get('HF_TOKEN')")),
         FINE,
         "",
         answers(False, None),
@@ -141,24 +139,15 @@ TRIALS: dict[str, tuple[Trial, bool, str | None, Ending]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["local", "bubblewrap", "remote"])
+@pytest.fixture(scope="module", params=[LocalSandbox, BubblewrapSandbox])
 def sandbox(request):
     """One for all tests of a backend, or a reason to skip them."""
     try:
-        found = (BubblewrapSandbox if request.param == "bubblewrap" else LocalSandbox)(LIMITS, workers=2)
+        opened = request.param(LIMITS, workers=2)
     except RuntimeError as error:
         pytest.skip(str(error))
-    with found:
-        if request.param != "remote":
-            yield found
-            return
-        with SandboxServer(found, LIMITS, token="t") as server:
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            with RemoteSandbox(server.url, "t") as remote:
-                yield remote
-            server.shutdown()
-            thread.join()
+    with opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

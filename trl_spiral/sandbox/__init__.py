@@ -12,7 +12,7 @@ from typing import Any
 from trl_spiral.sandbox.base import Answer, CannotContain, Ending, Job, Limits, Outcome, Sandbox, Trial, Verdict
 
 
-_SANDBOXES = {"BubblewrapSandbox": "bubblewrap", "LocalSandbox": "local", "RemoteSandbox": "remote"}
+_SANDBOXES = {"BubblewrapSandbox": "bubblewrap", "LocalSandbox": "local"}
 
 __all__ = ["Answer", "CannotContain", "Ending", "Job", "Limits", "Outcome", "Sandbox", "Trial", "Verdict", *_SANDBOXES]
 

@@ -67,7 +67,7 @@ class BubblewrapSandbox(LocalSandbox):
         if done.returncode != 0:
             raise CannotContain(
                 f"Bubblewrap cannot run Python here ({done.stderr.strip()}). Allow unprivileged user namespaces, in the "
-                "kernel and in the container around us, or use `LocalSandbox` or `RemoteSandbox`."
+                "kernel and in the container around us, or use `LocalSandbox`."
             )
         return prefix
 
@@ -78,7 +78,7 @@ def command(limits: Limits) -> list[str]:
     if bwrap is None:
         raise CannotContain(
             "Bubblewrap is not installed: there is no `bwrap` in PATH. Install your system's package `bubblewrap`, or use "
-            "`LocalSandbox` or `RemoteSandbox`."
+            "`LocalSandbox`."
         )
     return [bwrap, *_NAMESPACES, *_files(limits), "--remount-ro", "/", "--chdir", "/", "--"]
 

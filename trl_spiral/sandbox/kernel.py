@@ -102,20 +102,20 @@ def check(limits: Limits, allow_degraded: bool) -> None:
     lacking = [layer for layer in features() if layer.needed and layer.found is None]
     if sys.platform != "linux":
         raise CannotContain(
-            f"`LocalSandbox` needs Linux with seccomp and Landlock, and this is {platform.system()}. Run programs on another "
-            "machine with `RemoteSandbox`."
+            f"`LocalSandbox` needs Linux with seccomp and Landlock, and this is {platform.system()}. Train on a "
+            "Linux machine, or pass a `Sandbox` of your own."
         )
     if lacking and not allow_degraded:
         raise CannotContain(
             f"This kernel lacks {' and '.join(layer.name for layer in lacking)}, and "
-            f"{' and '.join(layer.cost for layer in lacking)}. Use `BubblewrapSandbox` or `RemoteSandbox`, or "
+            f"{' and '.join(layer.cost for layer in lacking)}. Use `BubblewrapSandbox`, or "
             "accept that with `allow_degraded=True`; `trl-spiral doctor` shows all."
         )
     if limits.writable and 0 < landlock.version() < landlock.TRUNCATE_SINCE and not allow_degraded:
         raise CannotContain(
             f"`writable` needs version {landlock.TRUNCATE_SINCE} of Landlock, and this kernel has version "
             f"{landlock.version()}: a program could empty every file that you can write to. Leave it out, use "
-            "`BubblewrapSandbox` or `RemoteSandbox`, or accept that with `allow_degraded=True`."
+            "`BubblewrapSandbox`, or accept that with `allow_degraded=True`."
         )
 
 
