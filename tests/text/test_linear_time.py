@@ -84,8 +84,7 @@ BUILT = {
 OURS = {
     "cli/doctor.py: extras": "the metadata of this package",
     "report/charts.py: _found": "names of metrics",
-    "tiny.py: _make_tokenizer": "lessons, of which the vocabulary is made",
-    "tiny_solver.py: _make_tokenizer": "lessons, of which the vocabulary is made",
+    "tiny/tokenizer.py: _pieces": "lessons, of which the vocabulary is made",
 }
 """Where patterns read text of our own alone, and what it is."""
 
