@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, Outcome, Sandbox, Trial, Verdict
+from trl_spiral.sandbox import Job, JobResult, Limits, LocalSandbox, ProgramEnding, Sandbox, Trial, TrialResult
 from trl_spiral.text.completions import Completion, RepliesReward
 from trl_spiral.text.printable import reported
 from trl_spiral.text.programs import behind, computes_nothing, entry_points, extract_program, is_blank
@@ -114,8 +114,8 @@ class ExecutionReward(RepliesReward):
             count = len(outcomes)
             endings = [outcome.ending for outcome in outcomes]
             log_metric("execution/success_rate", len(ran) / count)
-            log_metric("execution/timeout_rate", endings.count(Ending.TIMEOUT) / count)
-            log_metric("execution/syntax_error_rate", endings.count(Ending.SYNTAX_ERROR) / count)
+            log_metric("execution/timeout_rate", endings.count(ProgramEnding.TIMEOUT) / count)
+            log_metric("execution/syntax_error_rate", endings.count(ProgramEnding.SYNTAX_ERROR) / count)
             log_metric("execution/avg_batch_reward", sum(rewards) / count)
             if self.triviality_penalty:
                 log_metric("execution/trivial_rate", sum(trivial) / count)
@@ -124,16 +124,16 @@ class ExecutionReward(RepliesReward):
             log_extra("verdict", verdicts)
         return rewards
 
-    def _run(self, programs: Sequence[str]) -> list[Outcome]:
+    def _run(self, programs: Sequence[str]) -> list[JobResult]:
         """Outcomes in order. To Python an empty program is one that prints nothing; here it is none."""
         outcomes = iter(self.sandbox.run([Job(program) for program in programs if not is_blank(program)]))
-        empty = Outcome(Ending.SYNTAX_ERROR, error="NoProgram")
+        empty = JobResult(ProgramEnding.SYNTAX_ERROR, error="NoProgram")
         return [empty if is_blank(program) else next(outcomes) for program in programs]
 
-    def _worth(self, outcome: Outcome) -> float:
-        if outcome.ending is Ending.FINISHED:
+    def _worth(self, outcome: JobResult) -> float:
+        if outcome.ending is ProgramEnding.FINISHED:
             return self.printed if outcome.output.strip() else self.silent
-        return self.syntax_error if outcome.ending is Ending.SYNTAX_ERROR else self.failed
+        return self.syntax_error if outcome.ending is ProgramEnding.SYNTAX_ERROR else self.failed
 
     def _trivial(self, programs: Sequence[str]) -> list[bool]:
         """Judged in the sandbox, by our own code: reading nested source can take all of a process's stack."""
@@ -240,8 +240,8 @@ def _entry_points(tests: str, row: int) -> tuple[str, ...]:
         ) from error
 
 
-def _in_words(outcome: Outcome) -> str:
-    if outcome.ending is Ending.FINISHED:
+def _in_words(outcome: JobResult) -> str:
+    if outcome.ending is ProgramEnding.FINISHED:
         return "printed" if outcome.output.strip() else "printed nothing"
     return f"{outcome.ending}: {_name(outcome.error)}" if outcome.error else str(outcome.ending)
 
@@ -251,11 +251,11 @@ def _name(error: str | None) -> str:
     return error if error and error.isascii() and error.isidentifier() and len(error) <= 64 else "unnamed"
 
 
-def _share(verdicts: Sequence[Verdict]) -> float:
+def _share(verdicts: Sequence[TrialResult]) -> float:
     return sum(verdict.passed for verdict in verdicts) / len(verdicts)
 
 
-def _summary(verdicts: Sequence[Verdict]) -> str:
+def _summary(verdicts: Sequence[TrialResult]) -> str:
     """Such as `"1 of 3: AssertionError, TypeError"`."""
     errors = [_name(verdict.error) for verdict in verdicts if not verdict.passed]
     return f"{len(verdicts) - len(errors)} of {len(verdicts)}" + (f": {', '.join(errors)}" if errors else "")

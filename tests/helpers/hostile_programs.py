@@ -9,11 +9,11 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from trl_spiral.sandbox import Ending, Job, Limits, Outcome, Sandbox
+from trl_spiral.sandbox import Job, JobResult, Limits, ProgramEnding, Sandbox
 
 
-FINISHED, RAISED, TIMEOUT = Ending.FINISHED, Ending.RAISED, Ending.TIMEOUT
-KILLED, OUTPUT_LIMIT, SYNTAX_ERROR = Ending.KILLED, Ending.OUTPUT_LIMIT, Ending.SYNTAX_ERROR
+FINISHED, RAISED, TIMEOUT = ProgramEnding.FINISHED, ProgramEnding.RAISED, ProgramEnding.TIMEOUT
+KILLED, OUTPUT_LIMIT, SYNTAX_ERROR = ProgramEnding.KILLED, ProgramEnding.OUTPUT_LIMIT, ProgramEnding.SYNTAX_ERROR
 
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2.0, memory_mb=256, output_bytes=8192)
 """Little, so that those that use it up do so soon."""
@@ -68,7 +68,7 @@ class Hostile:
     Attributes:
         code (`str`):
             The program.
-        endings (`tuple[Ending, ...]`):
+        endings (`tuple[ProgramEnding, ...]`):
             How it may end.
         error (`str`, *optional*):
             What ends it, where that is certain.
@@ -79,7 +79,7 @@ class Hostile:
     """
 
     code: str
-    endings: tuple[Ending, ...]
+    endings: tuple[ProgramEnding, ...]
     error: str | None = None
     calls: tuple[str, ...] = ()
     answers: tuple[str | None, ...] = ()
@@ -88,7 +88,7 @@ class Hostile:
         """The job to run, with a port to attack."""
         return Job(self.code.replace(PORT, str(port)), self.calls)
 
-    def escaped(self, outcome: Outcome) -> str | None:
+    def escaped(self, outcome: JobResult) -> str | None:
         """What is wrong with an outcome; `None` if the program is contained."""
         if "BREACH" in outcome.output:
             return f"it got through: {outcome.output}"

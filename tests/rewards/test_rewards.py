@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trl_spiral.rewards import ExecutionReward, UnitTestReward
-from trl_spiral.sandbox import Answer, Ending, Limits, LocalSandbox, Outcome, Verdict
+from trl_spiral.sandbox import CallResult, JobResult, Limits, LocalSandbox, ProgramEnding, TrialResult
 from trl_spiral.text.programs import computes_nothing, entry_points, extract_program, is_blank
 from trl_spiral.text.prompts import PromptRenderer
 
@@ -197,7 +197,7 @@ class TestExecutionReward:
         assert log.columns["verdict"][0].isascii() and len(log.columns["verdict"][0]) < 100
 
     def test_reads_messages_as_it_reads_text(self):
-        fake = FakeSandbox([Outcome(Ending.FINISHED, output="2\n")])
+        fake = FakeSandbox([JobResult(ProgramEnding.FINISHED, output="2\n")])
         reward = ExecutionReward(fake)
         messages = [{"role": "assistant", "content": "```python\nprint(1)\n```"}, {"role": "tool", "content": "1"}]
         answer = {"role": "assistant", "content": fenced("print(2)")}
@@ -206,8 +206,12 @@ class TestExecutionReward:
         assert [job.code for job in fake.asked[0]] == ["print(2)\n"]
 
     def test_values_are_the_ones_that_were_set(self):
-        endings = [Outcome(Ending.FINISHED, output="1"), Outcome(Ending.FINISHED), Outcome(Ending.SYNTAX_ERROR)]
-        fake = FakeSandbox([*endings, Outcome(Ending.RAISED)])
+        endings = [
+            JobResult(ProgramEnding.FINISHED, output="1"),
+            JobResult(ProgramEnding.FINISHED),
+            JobResult(ProgramEnding.SYNTAX_ERROR),
+        ]
+        fake = FakeSandbox([*endings, JobResult(ProgramEnding.RAISED)])
 
         assert ExecutionReward(fake, printed=4, silent=3, syntax_error=2, failed=1)(["x"] * 4) == [4, 3, 2, 1]
 
@@ -222,9 +226,14 @@ class TestExecutionReward:
         assert log.metrics["execution/trivial_rate"] == pytest.approx(2 / 6)
 
     def test_a_source_that_cannot_be_judged_is_not_called_trivial(self):
-        ran = Outcome(Ending.FINISHED, output="1")
+        ran = JobResult(ProgramEnding.FINISHED, output="1")
         fake = FakeSandbox(
-            [ran, ran, Outcome(Ending.KILLED), Outcome(Ending.FINISHED, answers=(Answer(error="RecursionError"),))]
+            [
+                ran,
+                ran,
+                JobResult(ProgramEnding.KILLED),
+                JobResult(ProgramEnding.FINISHED, answers=(CallResult(error="RecursionError"),)),
+            ]
         )
 
         assert ExecutionReward(fake, triviality_penalty=1.0)(["x", "y"]) == [1.0, 1.0]
@@ -254,7 +263,7 @@ class TestUnitTestReward:
         assert log.metrics == pytest.approx({"unit_tests/pass_rate": 5 / 18, "unit_tests/all_passed_rate": 1 / 6})
 
     def test_puts_a_row_s_imports_before_each_of_its_tests_and_behind_the_program(self):
-        fake = FakeSandbox(verdicts=[Verdict(True)] * 3)
+        fake = FakeSandbox(verdicts=[TrialResult(True)] * 3)
         tests = [["assert math.isclose(area(1), 3.14, abs_tol=0.1)"], ["assert f() == 1", "assert f() == 2"]]
         rewards = UnitTestReward(fake)(["a", "b"], test_list=tests, test_imports=[["import math"], []])
 
@@ -315,9 +324,9 @@ class TestThinking:
     COMPLETIONS = [fenced("print(1)"), "Hm.</think>" + fenced("print(1)")]
 
     def rewards(self, **given):
-        passed = Verdict(passed=True)
+        passed = TrialResult(passed=True)
         run, tested = (
-            FakeSandbox(outcomes=[Outcome(Ending.FINISHED, output="1")] * 2),
+            FakeSandbox(outcomes=[JobResult(ProgramEnding.FINISHED, output="1")] * 2),
             FakeSandbox(verdicts=[passed] * 2),
         )
         prompts = given.pop("prompts", None)

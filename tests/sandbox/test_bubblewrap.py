@@ -12,7 +12,7 @@ import pytest
 
 import trl_spiral
 from tests.helpers.hostile_programs import HOSTILE, LIMITS
-from trl_spiral.sandbox import BubblewrapSandbox, CannotContain, Ending, Job, Limits, LocalSandbox, kernel
+from trl_spiral.sandbox import BubblewrapSandbox, CannotContain, Job, Limits, LocalSandbox, ProgramEnding, kernel
 from trl_spiral.sandbox.bubblewrap import command
 from trl_spiral.sandbox.helper import PYTHON
 
@@ -112,9 +112,9 @@ class TestBubblewrapSandbox:
         with BubblewrapSandbox(Limits(readable=(str(book),), writable=(str(desk),)), workers=1) as sandbox:
             copied, defaced = sandbox.run([Job(copy), Job(deface)])
 
-        assert copied.ending is Ending.FINISHED, copied.message
+        assert copied.ending is ProgramEnding.FINISHED, copied.message
         assert (desk / "copy").read_text() == "read me"
-        assert (defaced.ending, (book / "page").read_text()) == (Ending.RAISED, "read me")
+        assert (defaced.ending, (book / "page").read_text()) == (ProgramEnding.RAISED, "read me")
 
 
 class TestCommand:

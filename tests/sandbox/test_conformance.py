@@ -6,42 +6,42 @@ from pathlib import Path
 import pytest
 
 from trl_spiral.sandbox import (
-    Answer,
     BubblewrapSandbox,
-    Ending,
+    CallResult,
     Job,
     Limits,
     LocalSandbox,
+    ProgramEnding,
     Trial,
-    Verdict,
+    TrialResult,
 )
 
 
 # Little, so that those that use it up do so soon; wall time enough for a machine that is busy with other things.
 LIMITS = Limits(cpu_seconds=0.4, wall_seconds=3.0, memory_mb=256, output_bytes=4000)
 
-FINE = Ending.FINISHED
+FINE = ProgramEnding.FINISHED
 DENIED = {"PermissionError", "FileNotFoundError", "OSError"}  # which of them, depends on what there is to be denied
 
 
 def answers(*values):
-    return tuple(Answer(value) for value in values)
+    return tuple(CallResult(value) for value in values)
 
 
 # Each with how it ends, what it prints, its answers, and the error that ended it.
-PROGRAMS: dict[str, tuple[Job, Ending, str, tuple[Answer, ...], str | set[str] | None]] = {
+PROGRAMS: dict[str, tuple[Job, ProgramEnding, str, tuple[CallResult, ...], str | set[str] | None]] = {
     "output": (Job("import sys\nprint('é', 1, sep='\\n')"), FINE, "é\n1\n", (), None),
     "errors are output": (Job("import sys\nprint('oh', file=sys.stderr)"), FINE, "oh\n", (), None),
     "broken output": (Job("import os\nos.write(1, b'\\xff')"), FINE, "\ufffd", (), None),
     "main": (Job("if __name__ == '__main__': print(1)"), FINE, "1\n", (), None),
     "exit": (Job("import sys\nprint(1)\nsys.exit()"), FINE, "1\n", (), None),
     "exit with nothing wrong": (Job("import sys\nprint(1)\nsys.exit(0)"), FINE, "1\n", (), None),
-    "exit with a code": (Job("import sys\nprint(1)\nsys.exit(1)"), Ending.RAISED, "1\n", (), "SystemExit"),
-    "exit with words": (Job("raise SystemExit('boom')"), Ending.RAISED, None, (), "SystemExit"),
-    "exit with calls to answer": (Job("raise SystemExit", ("1",)), Ending.RAISED, None, (), "SystemExit"),
+    "exit with a code": (Job("import sys\nprint(1)\nsys.exit(1)"), ProgramEnding.RAISED, "1\n", (), "SystemExit"),
+    "exit with words": (Job("raise SystemExit('boom')"), ProgramEnding.RAISED, None, (), "SystemExit"),
+    "exit with calls to answer": (Job("raise SystemExit", ("1",)), ProgramEnding.RAISED, None, (), "SystemExit"),
     "exit with a code that raises": (
         Job("class E(SystemExit):\n    code = property(lambda self: 1 / 0)\nraise E"),
-        Ending.RAISED,
+        ProgramEnding.RAISED,
         None,
         (),
         "E",
@@ -65,11 +65,11 @@ PROGRAMS: dict[str, tuple[Job, Ending, str, tuple[Answer, ...], str | set[str] |
         FINE,
         "",
         (
-            Answer(error="Mine"),
-            Answer(error="ZeroDivisionError"),
-            Answer(error="SyntaxError"),
-            Answer(error="NotPlain"),
-            Answer(2),
+            CallResult(error="Mine"),
+            CallResult(error="ZeroDivisionError"),
+            CallResult(error="SyntaxError"),
+            CallResult(error="NotPlain"),
+            CallResult(2),
         ),
         None,
     ),
@@ -77,28 +77,34 @@ PROGRAMS: dict[str, tuple[Job, Ending, str, tuple[Answer, ...], str | set[str] |
         Job("class N(int): pass", ("N(1)", "[N(1)]")),
         FINE,
         "",
-        (Answer(error="NotPlain"),) * 2,
+        (CallResult(error="NotPlain"),) * 2,
         None,
     ),
-    "syntax": (Job("def f(:"), Ending.SYNTAX_ERROR, "", (), "SyntaxError"),
-    "indentation": (Job("if 1:\nprint(1)"), Ending.SYNTAX_ERROR, "", (), "IndentationError"),
-    "raised": (Job("print(1)\n1 / 0", ("1",)), Ending.RAISED, None, (), "ZeroDivisionError"),
-    "no name": (Job("nobody"), Ending.RAISED, None, (), "NameError"),
-    "words that cannot be printed": (Job("raise ValueError('\\ud800')"), Ending.RAISED, None, (), "ValueError"),
-    "loop": (Job("while True: pass"), Ending.TIMEOUT, "", (), None),
-    "loop in a call": (Job("def f():\n    while True: pass", ("1", "f()")), Ending.TIMEOUT, "", answers(1), None),
-    "sleep": (Job("print(1, flush=True)\nimport time\ntime.sleep(60)"), Ending.TIMEOUT, "1\n", (), None),
-    "endless output": (Job("while True: print('x' * 99)"), Ending.OUTPUT_LIMIT, None, (), None),
-    "large value": (Job("", ("1", "'x' * 5000")), Ending.OUTPUT_LIMIT, "", answers(1), None),
-    "memory": (Job("x = bytearray(2**29)"), Ending.RAISED, None, (), "MemoryError"),
-    "leaves": (Job("import os\nprint(1, flush=True)\nos._exit(0)", ("1",)), Ending.KILLED, "1\n", (), "exit"),
-    "crashes": (Job("import ctypes\nctypes.string_at(0)"), Ending.KILLED, None, (), "SIGSEGV"),
-    "fork": (Job("import os\nos.fork()"), Ending.RAISED, None, (), DENIED),
-    "other programs": (Job("import os\nos.execv('/bin/true', ['true'])"), Ending.RAISED, None, (), DENIED),
-    "network": (Job("import socket\nsocket.socket()"), Ending.RAISED, None, (), DENIED),
-    "kill all": (Job("import os\nos.kill(-1, 9)"), Ending.RAISED, None, (), DENIED),
-    "read": (Job("open('/etc/passwd')"), Ending.RAISED, None, (), DENIED),
-    "write": (Job("open('/tmp/made-by-a-test', 'w')"), Ending.RAISED, None, (), DENIED),
+    "syntax": (Job("def f(:"), ProgramEnding.SYNTAX_ERROR, "", (), "SyntaxError"),
+    "indentation": (Job("if 1:\nprint(1)"), ProgramEnding.SYNTAX_ERROR, "", (), "IndentationError"),
+    "raised": (Job("print(1)\n1 / 0", ("1",)), ProgramEnding.RAISED, None, (), "ZeroDivisionError"),
+    "no name": (Job("nobody"), ProgramEnding.RAISED, None, (), "NameError"),
+    "words that cannot be printed": (Job("raise ValueError('\\ud800')"), ProgramEnding.RAISED, None, (), "ValueError"),
+    "loop": (Job("while True: pass"), ProgramEnding.TIMEOUT, "", (), None),
+    "loop in a call": (
+        Job("def f():\n    while True: pass", ("1", "f()")),
+        ProgramEnding.TIMEOUT,
+        "",
+        answers(1),
+        None,
+    ),
+    "sleep": (Job("print(1, flush=True)\nimport time\ntime.sleep(60)"), ProgramEnding.TIMEOUT, "1\n", (), None),
+    "endless output": (Job("while True: print('x' * 99)"), ProgramEnding.OUTPUT_LIMIT, None, (), None),
+    "large value": (Job("", ("1", "'x' * 5000")), ProgramEnding.OUTPUT_LIMIT, "", answers(1), None),
+    "memory": (Job("x = bytearray(2**29)"), ProgramEnding.RAISED, None, (), "MemoryError"),
+    "leaves": (Job("import os\nprint(1, flush=True)\nos._exit(0)", ("1",)), ProgramEnding.KILLED, "1\n", (), "exit"),
+    "crashes": (Job("import ctypes\nctypes.string_at(0)"), ProgramEnding.KILLED, None, (), "SIGSEGV"),
+    "fork": (Job("import os\nos.fork()"), ProgramEnding.RAISED, None, (), DENIED),
+    "other programs": (Job("import os\nos.execv('/bin/true', ['true'])"), ProgramEnding.RAISED, None, (), DENIED),
+    "network": (Job("import socket\nsocket.socket()"), ProgramEnding.RAISED, None, (), DENIED),
+    "kill all": (Job("import os\nos.kill(-1, 9)"), ProgramEnding.RAISED, None, (), DENIED),
+    "read": (Job("open('/etc/passwd')"), ProgramEnding.RAISED, None, (), DENIED),
+    "write": (Job("open('/tmp/made-by-a-test', 'w')"), ProgramEnding.RAISED, None, (), DENIED),
     "environment": (
         Job("import os", ("'PATH' in os.environ", "os.environ.get('HF_TOKEN')")),
         FINE,
@@ -110,7 +116,7 @@ PROGRAMS: dict[str, tuple[Job, Ending, str, tuple[Answer, ...], str | set[str] |
 }
 SEEDED = [Job("", ("hash('a')",), seed) for seed in (1, 1, 2)]
 
-TRIALS: dict[str, tuple[Trial, bool, str | None, Ending]] = {
+TRIALS: dict[str, tuple[Trial, bool, str | None, ProgramEnding]] = {
     "passes": (Trial("def f(x):\n    return x + 1", "assert f(1) == 2\nassert f(x=2) == 3", ("f",)), True, None, FINE),
     "fails": (
         Trial("def f(x): return 2", "assert f(1) == 2\nassert f(2) == 3", ("f",)),
@@ -126,10 +132,15 @@ TRIALS: dict[str, tuple[Trial, bool, str | None, Ending]] = {
         FINE,
     ),
     "has no such name": (Trial("g = 1", "f()", ("f",)), False, "NameError", FINE),
-    "syntax": (Trial("def f(:", "f()", ("f",)), False, "SyntaxError", Ending.SYNTAX_ERROR),
-    "loops": (Trial("def f():\n    while True: pass", "f()", ("f",)), False, "Timeout", Ending.TIMEOUT),
-    "leaves": (Trial("import os\ndef f(): os._exit(0)", "f()", ("f",)), False, "Killed", Ending.KILLED),
-    "leaves at once": (Trial("import os\nos._exit(0)", "assert f() == 1", ("f",)), False, "Killed", Ending.KILLED),
+    "syntax": (Trial("def f(:", "f()", ("f",)), False, "SyntaxError", ProgramEnding.SYNTAX_ERROR),
+    "loops": (Trial("def f():\n    while True: pass", "f()", ("f",)), False, "Timeout", ProgramEnding.TIMEOUT),
+    "leaves": (Trial("import os\ndef f(): os._exit(0)", "f()", ("f",)), False, "Killed", ProgramEnding.KILLED),
+    "leaves at once": (
+        Trial("import os\nos._exit(0)", "assert f() == 1", ("f",)),
+        False,
+        "Killed",
+        ProgramEnding.KILLED,
+    ),
     "equals all": (
         Trial("class A:\n    def __eq__(self, other): return True\ndef f(): return A()", "assert f() == 1", ("f",)),
         False,
@@ -188,7 +199,7 @@ class TestSandbox:
     def test_says_whether_a_program_passed(self, name, verdicts):
         _, passed, error, ending = TRIALS[name]
 
-        assert verdicts[name] == Verdict(passed, error, ending)
+        assert verdicts[name] == TrialResult(passed, error, ending)
 
     def test_does_nothing_when_asked_for_nothing(self, sandbox):
         assert (sandbox.run([]), sandbox.judge([])) == ([], [])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.hostile_programs import HOSTILE
-from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, helper, kernel
+from trl_spiral.sandbox import Job, Limits, LocalSandbox, ProgramEnding, helper, kernel
 
 
 LACKING = [layer.name for layer in kernel.features() if layer.needed and layer.found is None]
@@ -119,7 +119,7 @@ class TestLocalSandbox:
         good, dead = sandbox.run([Job(large, ("len(x)",)), Job("import os\nos._exit(0)\n#" + large)])
 
         assert good.answers[0].value == 3_000_000
-        assert (dead.ending, dead.error) == (Ending.KILLED, "exit")
+        assert (dead.ending, dead.error) == (ProgramEnding.KILLED, "exit")
 
     def test_reads_only_what_it_may(self, tmp_path):
         (tmp_path / "shown").mkdir()
@@ -149,7 +149,7 @@ class TestLocalSandbox:
                 ]
             )
 
-        assert inside.ending is Ending.FINISHED, inside
+        assert inside.ending is ProgramEnding.FINISHED, inside
         assert (tmp_path / "desk/a/b").read_text() == "c"
         assert outside.error == "PermissionError"
         assert large.error == "OSError"
@@ -272,7 +272,7 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
         with LocalSandbox(Limits(20.0, 60.0, 1024), workers=1) as sandbox:
             (outcome,) = sandbox.run([Job(code, ("lacking",))])
 
-        assert outcome.ending is Ending.FINISHED, outcome
+        assert outcome.ending is ProgramEnding.FINISHED, outcome
         assert [name for name in outcome.answers[0].value if importlib.util.find_spec(name)] == []
 
     def test_says_why_a_program_could_not_be_contained(self, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import trl_spiral
-from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, kernel
+from trl_spiral.sandbox import Job, Limits, LocalSandbox, ProgramEnding, kernel
 
 
 LACKING = [layer.name for layer in kernel.features() if layer.needed and layer.found is None]
@@ -96,7 +96,7 @@ class TestSecrets:
                 ]
             )
 
-        assert searched.ending is Ending.FINISHED, searched
+        assert searched.ending is ProgramEnding.FINISHED, searched
         found, environment, read = (answer.value for answer in searched.answers)
         assert "own" in found
         assert "planted" not in found

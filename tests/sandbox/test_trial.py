@@ -2,7 +2,7 @@
 
 import pytest
 
-from trl_spiral.sandbox import Ending, Limits, LocalSandbox, Trial, Verdict
+from trl_spiral.sandbox import Limits, LocalSandbox, ProgramEnding, Trial, TrialResult
 from trl_spiral.sandbox.kernel import features
 
 
@@ -163,7 +163,7 @@ CHEATS = {
 class TestJudge:
     @pytest.mark.parametrize("name", PASSING)
     def test_passes(self, name, sandbox):
-        assert judge(sandbox, *PASSING[name]) == Verdict(True)
+        assert judge(sandbox, *PASSING[name]) == TrialResult(True)
 
     @pytest.mark.parametrize("name", CHEATS)
     def test_fails(self, name, sandbox):
@@ -175,7 +175,7 @@ class TestJudge:
 
     @pytest.mark.parametrize("name", IN_PLACE)
     def test_shows_changes_of_arguments_to_tests_that_ask_for_it(self, name, sandbox):
-        assert judge(sandbox, *IN_PLACE[name], in_place=True) == Verdict(True)
+        assert judge(sandbox, *IN_PLACE[name], in_place=True) == TrialResult(True)
         assert judge(sandbox, *IN_PLACE[name]).error == "AssertionError"
 
     @pytest.mark.parametrize("name", ALTERING)
@@ -214,7 +214,7 @@ class TestJudge:
         # `map` would stop at the first call, and `all` of nothing is true.
         verdict = judge(sandbox, "def f(x): raise StopIteration", "assert all(map(f, [1, 2]))")
 
-        assert verdict == Verdict(False, "StopIteration")
+        assert verdict == TrialResult(False, "StopIteration")
 
     @pytest.mark.parametrize(
         "comparison",
@@ -228,7 +228,7 @@ class TestJudge:
     def test_tells_how_the_program_ended_and_what_it_printed(self, sandbox):
         verdict = judge(sandbox, "print('hello')\ndef f(x):\n    print(x)\n    return 1 / x", "f(1)\nf(0)")
 
-        assert verdict == Verdict(False, "ZeroDivisionError", Ending.FINISHED, "hello\n1\n0\n")
+        assert verdict == TrialResult(False, "ZeroDivisionError", ProgramEnding.FINISHED, "hello\n1\n0\n")
 
     def test_stops_tests_that_hang(self, sandbox):
         hang = judge(sandbox, "def f(): return 1", "while f(): pass")
@@ -239,7 +239,7 @@ class TestJudge:
     def test_contains_the_tests_as_well(self, sandbox):
         verdict = judge(sandbox, "def f(): return 1", "open('/etc/passwd')")
 
-        assert verdict == Verdict(False, "PermissionError")
+        assert verdict == TrialResult(False, "PermissionError")
 
     def test_fails_where_a_program_leaves_behind_the_tests_backs(self, sandbox):
         # It answers as it should, and is gone when the tests, which need no more of it, have run to their end.
@@ -250,4 +250,4 @@ class TestJudge:
             "assert f() == 1\nimport time\ntime.sleep(0.5)",
         )
 
-        assert verdict == Verdict(False, "Killed", Ending.KILLED)
+        assert verdict == TrialResult(False, "Killed", ProgramEnding.KILLED)

@@ -9,12 +9,33 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from trl_spiral.sandbox.base import Answer, CannotContain, Ending, Job, Limits, Outcome, Sandbox, Trial, Verdict
+from trl_spiral.sandbox.base import (
+    CallResult,
+    CannotContain,
+    Job,
+    JobResult,
+    Limits,
+    ProgramEnding,
+    Sandbox,
+    Trial,
+    TrialResult,
+)
 
 
 _SANDBOXES = {"BubblewrapSandbox": "bubblewrap", "LocalSandbox": "local"}
 
-__all__ = ["Answer", "CannotContain", "Ending", "Job", "Limits", "Outcome", "Sandbox", "Trial", "Verdict", *_SANDBOXES]
+__all__ = [
+    "CallResult",
+    "CannotContain",
+    "ProgramEnding",
+    "Job",
+    "Limits",
+    "JobResult",
+    "Sandbox",
+    "Trial",
+    "TrialResult",
+    *_SANDBOXES,
+]
 
 
 def __getattr__(name: str) -> Any:

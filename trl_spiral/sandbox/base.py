@@ -63,7 +63,7 @@ class Limits:
                 )
 
 
-class Ending(StrEnum):
+class ProgramEnding(StrEnum):
     """How a program ended."""
 
     FINISHED = "finished"
@@ -82,7 +82,7 @@ class Ending(StrEnum):
     @property
     def failed(self) -> bool:
         """Whether it ended otherwise than by running to its end."""
-        return self is not Ending.FINISHED
+        return self is not ProgramEnding.FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallResult:
     """
     What one call came to: a value or an exception.
 
@@ -129,18 +129,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """
     What came of a program.
 
     Nothing in it can be trusted to be true, only to be of these types: the program may have written it itself.
 
     Attributes:
-        ending ([`Ending`]):
+        ending ([`ProgramEnding`]):
             How it ended.
         output (`str`):
             What it printed, on stdout and stderr, up to the limit; bytes that are not UTF-8 are replaced.
-        answers (`tuple[Answer, ...]`):
+        answers (`tuple[CallResult, ...]`):
             One for each call, in order. Fewer if it ended before.
         error (`str`, *optional*):
             Name of the exception's class that ended it (`"ZeroDivisionError"`, `"MemoryError"`), or of the signal (`"SIGSEGV"`).
@@ -150,9 +150,9 @@ class Outcome:
             Processor time it took, as the kernel counted it.
     """
 
-    ending: Ending
+    ending: ProgramEnding
     output: str = ""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[CallResult, ...] = ()
     error: str | None = None
     message: str = ""
     cpu_seconds: float = 0.0
@@ -186,7 +186,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialResult:
     """
     Whether a program passed its tests.
 
@@ -196,7 +196,7 @@ class Verdict:
         error (`str`, *optional*):
             Why not: the class name of the exception that ended the tests (`"AssertionError"`), the program (`"SyntaxError"`,
             `"NameError"`), or `"Timeout"`, `"OutputLimit"`, `"Killed"`.
-        ending ([`Ending`]):
+        ending ([`ProgramEnding`]):
             How the program ended.
         output (`str`):
             What the program printed.
@@ -204,7 +204,7 @@ class Verdict:
 
     passed: bool
     error: str | None = None
-    ending: Ending = Ending.FINISHED
+    ending: ProgramEnding = ProgramEnding.FINISHED
     output: str = ""
 
 
@@ -216,10 +216,10 @@ class Sandbox(Protocol):
     reason of the sandbox's own (its helper is gone, its server is) raises; what a program does never does.
     """
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """Runs programs, several at once where there are cores for it. Outcomes in the order of the jobs."""
 
-    def judge(self, trials: Sequence[Trial]) -> list[Verdict]:
+    def judge(self, trials: Sequence[Trial]) -> list[TrialResult]:
         """Puts programs to their tests, several at once. Verdicts in the order of the trials."""
 
     def close(self) -> None:

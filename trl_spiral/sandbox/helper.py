@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from trl_spiral.sandbox.base import Answer, Ending, Limits, Outcome
+from trl_spiral.sandbox.base import CallResult, JobResult, Limits, ProgramEnding
 from trl_spiral.sandbox.child import MOST_SOURCE
 from trl_spiral.sandbox.program import MOST_WORDS
 from trl_spiral.sandbox.values import Malformed, decode, encode, send, split
@@ -46,7 +46,12 @@ PER_CALL = 16  # more for each answer
 # The kernel counts processor time in two ways. On a virtual machine with more to do than cores, the one that the limit goes by
 # has been seen a quarter ahead of the one that is reported.
 LATE = 0.5  # of the limit: whom SIGKILL meets after that has met the limit; nobody but the kernel and we can send it
-_LAST = (Ending.FINISHED, Ending.SYNTAX_ERROR, Ending.RAISED, Ending.OUTPUT_LIMIT)  # what a child may say of itself
+_LAST = (
+    ProgramEnding.FINISHED,
+    ProgramEnding.SYNTAX_ERROR,
+    ProgramEnding.RAISED,
+    ProgramEnding.OUTPUT_LIMIT,
+)  # what a child may say of itself
 
 
 class HelperLost(RuntimeError):
@@ -78,8 +83,8 @@ class Child:
         self.received = bytearray()
         self.room = limits.output_bytes + SLACK + PER_CALL * calls
         self.contained = False
-        self.answers: list[Answer] = []
-        self.last: tuple[Ending, str | None, str] | None = None
+        self.answers: list[CallResult] = []
+        self.last: tuple[ProgramEnding, str | None, str] | None = None
         self.output = bytearray()
         if prints:
             self.pipe, self.far_pipe = os.pipe()
@@ -161,14 +166,14 @@ class Child:
                 self.contained = True
                 return
             case (True, value) if self.contained and self.last is None and len(self.answers) < self.calls:
-                self.answers.append(Answer(value))
+                self.answers.append(CallResult(value))
                 return
             case (False, str(error)) if self.contained and self.last is None and len(self.answers) < self.calls:
-                self.answers.append(Answer(error=_printable(error)))
+                self.answers.append(CallResult(error=_printable(error)))
                 return
             case (str(ending), str(error), str(words)) if self.contained and self.last is None:
-                if ending in _LAST and (ending != Ending.FINISHED or len(self.answers) == self.calls):
-                    self.last = (Ending(ending), _printable(error) or None, _printable(words))
+                if ending in _LAST and (ending != ProgramEnding.FINISHED or len(self.answers) == self.calls):
+                    self.last = (ProgramEnding(ending), _printable(error) or None, _printable(words))
                     return
         raise Malformed("a child says what it cannot have to say")
 
@@ -177,7 +182,7 @@ class Child:
         """Whether it has said too much, or nonsense, and is to be killed."""
         return self.too_much or self.malformed
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> JobResult:
         """
         What came of it, after it has ended.
 
@@ -186,27 +191,27 @@ class Child:
         """
         ending, error, words = self._ending()
         output = self.output.decode("utf-8", "replace")
-        return Outcome(ending, output, tuple(self.answers), error, words, self.cpu_seconds)
+        return JobResult(ending, output, tuple(self.answers), error, words, self.cpu_seconds)
 
-    def _ending(self) -> tuple[Ending, str | None, str]:
+    def _ending(self) -> tuple[ProgramEnding, str | None, str]:
         assert self.status is not None, "it has not ended yet"
         if self.too_much:
-            return Ending.OUTPUT_LIMIT, None, ""
+            return ProgramEnding.OUTPUT_LIMIT, None, ""
         if self.out_of_time:
-            return Ending.TIMEOUT, None, ""
+            return ProgramEnding.TIMEOUT, None, ""
         if not self.contained:
             why = self.output[:MOST_WORDS].decode("utf-8", "replace")
             raise HelperLost(f"A child of the sandbox ended before it was contained ({why or 'it has not said why'}).")
         if self.malformed:
-            return Ending.KILLED, "protocol", ""
+            return ProgramEnding.KILLED, "protocol", ""
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
             if number == signal.SIGKILL and self.cpu_seconds > LATE * self.limits.cpu_seconds:
-                return Ending.TIMEOUT, None, ""
+                return ProgramEnding.TIMEOUT, None, ""
             name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
-            return Ending.KILLED, name, ""
+            return ProgramEnding.KILLED, name, ""
         if self.last is None or self.status != 0:
-            return Ending.KILLED, "exit", ""
+            return ProgramEnding.KILLED, "exit", ""
         return self.last
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from trl_spiral.sandbox.base import Ending, Job, Limits, Outcome, Trial, Verdict
+from trl_spiral.sandbox.base import Job, JobResult, Limits, ProgramEnding, Trial, TrialResult
 from trl_spiral.sandbox.helper import Child, Helper, HelperLost
 from trl_spiral.sandbox.kernel import check
 
@@ -22,7 +22,7 @@ from trl_spiral.sandbox.kernel import check
 MOST_SEEDS = 4  # hash seeds for which a worker keeps a helper process
 GRACE = 30.0  # seconds beyond the wall limit after which a helper process counts as lost
 TESTS_WAIT = 0.5  # seconds that tests may take beyond their program, so that it is the program's limit that is met
-NAMES = {Ending.TIMEOUT: "Timeout", Ending.OUTPUT_LIMIT: "OutputLimit", Ending.KILLED: "Killed"}
+NAMES = {ProgramEnding.TIMEOUT: "Timeout", ProgramEnding.OUTPUT_LIMIT: "OutputLimit", ProgramEnding.KILLED: "Killed"}
 
 
 class LocalSandbox:
@@ -71,24 +71,24 @@ class LocalSandbox:
         """Command that starts helper processes, each for one job or trial. Without one, they are used again and again."""
         return ()
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """
         Runs programs, as many at once as there are workers.
 
         Returns:
-            `list[Outcome]`: In the order of the jobs.
+            `list[JobResult]`: In the order of the jobs.
 
         Raises:
             RuntimeError: If the sandbox is closed, or a helper process was lost twice over the same job.
         """
         return [outcomes[0] for outcomes in self._work(jobs)]
 
-    def judge(self, trials: Sequence[Trial]) -> list[Verdict]:
+    def judge(self, trials: Sequence[Trial]) -> list[TrialResult]:
         """
         Puts programs to their tests, as many at once as there are workers.
 
         Returns:
-            `list[Verdict]`: In the order of the trials.
+            `list[TrialResult]`: In the order of the trials.
 
         Raises:
             RuntimeError: If the sandbox is closed, or a helper process was lost twice over the same trial.
@@ -109,11 +109,11 @@ class LocalSandbox:
     ) -> None:
         self.close()
 
-    def _work(self, items: Sequence[Job] | Sequence[Trial]) -> list[list[Outcome]]:
+    def _work(self, items: Sequence[Job] | Sequence[Trial]) -> list[list[JobResult]]:
         with self._lock:
             if self._closed:
                 raise RuntimeError("This sandbox is closed. Open another.")
-            results: list[list[Outcome]] = [[] for _ in items]
+            results: list[list[JobResult]] = [[] for _ in items]
             waiting: deque[tuple[int, Job | Trial]] = deque(enumerate(items))
             lost: set[int] = set()
             with selectors.DefaultSelector() as selector:
@@ -236,7 +236,7 @@ class Worker:
             self.lost = HelperLost("The helper process of the sandbox does not answer.")
         return self.lost is not None or all(child.status is not None for child in self.children)
 
-    def finish(self) -> list[Outcome]:
+    def finish(self) -> list[JobResult]:
         """
         The outcomes of all children, and an end to them.
 
@@ -283,8 +283,8 @@ def _close(workers: list[Worker]) -> None:
         worker.close()
 
 
-def verdict(program: Outcome, tests: Outcome) -> Verdict:
+def verdict(program: JobResult, tests: JobResult) -> TrialResult:
     """What the outcomes of a program and of its tests come to."""
     failed = next((each for each in (program, tests) if each.ending.failed), None)
     error = None if failed is None else NAMES.get(failed.ending, failed.error)
-    return Verdict(failed is None, error, program.ending, program.output)
+    return TrialResult(failed is None, error, program.ending, program.output)

@@ -79,7 +79,7 @@ class CodeAttempt:
         passed (`bool`):
             Whether the program passed the problem's tests.
         error (`str`, *optional*):
-            Why not, as [`~sandbox.Verdict`] has it.
+            Why not, as [`~sandbox.TrialResult`] has it.
     """
 
     number: int
