@@ -1,7 +1,7 @@
 """
-Running code that a model wrote: contained, limited, and told nothing that it could cheat with.
+Run code that a model wrote, in contained processes with limits.
 
-Sandboxes are looked up when they are first used, as the helper process imports this package and needs none of them.
+The sandboxes are imported at first use: the helper process imports this package and needs none of them.
 """
 
 from __future__ import annotations
