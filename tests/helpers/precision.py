@@ -37,10 +37,10 @@ def logprob_rounding(model, temperature: float = 1.0, positions: int = 256) -> f
     """
     Return a bound on the difference that rounding makes in the log-probability of a token.
 
-    The chain of operations runs through the matrices and the attention of every layer, and the output matrix. The scale
-    is the largest possible logit: the last norm gives a vector of known length, and a logit is its product with a row of
-    the output matrix (Cauchy-Schwarz). The log-softmax is always in float32: a sum over the
-    vocabulary, whose logarithm has its relative error, and a difference of logits.
+    The chain of operations runs through the matrices and the attention of every layer, and the output matrix. The
+    scale is the largest possible logit: the last norm gives a vector of known length, and a logit is its product with
+    a row of the output matrix (Cauchy-Schwarz). The log-softmax is always in float32: a sum over the vocabulary, whose
+    logarithm has its relative error, and a difference of logits.
 
     Args:
         model (`PreTrainedModel` or `PeftModel`):

@@ -45,8 +45,8 @@ def make_rows(number=4):
     """
     Return replies of three models to Connections and Hanoi.
 
-    "careful" solves all problems. "hasty" solves every other problem, and omits the last move or group of the rest. "rude"
-    writes text that must not become part of a page.
+    "careful" solves all problems. "hasty" solves every other problem, and omits the last move or group of the rest.
+    "rude" writes text that must not become part of a page.
     """
     rows = []
     for task in ("connections", "hanoi"):

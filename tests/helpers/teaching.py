@@ -1,8 +1,9 @@
 """
 Tiny models that learn until they are good enough, in float64: the same weights on every machine.
 
-After a fixed number of steps, the quality of a model depends on the processor: in float32, Adam turns rounding differences
-into differences of whole steps, so weights diverge. In float64 they agree to twelve digits, and the rest is rounded off.
+After a fixed number of steps, the quality of a model depends on the processor: in float32, Adam turns rounding
+differences into differences of whole steps, so weights diverge. In float64 they agree to twelve digits, and the rest
+is rounded off.
 """
 
 import torch
