@@ -81,7 +81,7 @@ class ProgramEnding(StrEnum):
 
     @property
     def failed(self) -> bool:
-        """Whether the program did not finish."""
+        """`True` unless the program ran to its end."""
         return self is not ProgramEnding.FINISHED
 
 

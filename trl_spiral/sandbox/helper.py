@@ -179,7 +179,7 @@ class Child:
 
     @property
     def broken(self) -> bool:
-        """Whether it has sent too much or malformed messages, and must be killed."""
+        """`True` if it has sent too much or malformed messages. It must then be killed."""
         return self.too_much or self.malformed
 
     def result(self) -> JobResult:

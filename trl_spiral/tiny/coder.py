@@ -25,23 +25,8 @@ def make_tiny_coder(
     """
     Make a tiny coder and train it on lessons.
 
-    Equal arguments give equal weights on equal machines, so each rank of a distributed run makes its own. The caller's
-    random state does not change.
-
-    Args:
-        lessons (`Sequence[tuple[list[dict], str]]`):
-            Prompts, as messages, and replies. The coder learns their mixture: if one program in four is right, it
-            writes a right one a quarter of the time.
-        seed (`int`, defaults to `0`):
-            Seed of the weights and of the order of the lessons.
-        steps, batch_size (`int`):
-            Length of the training.
-        learning_rate (`float`, defaults to `4e-3`):
-            Peak learning rate; it falls linearly to zero.
-
-    Returns:
-        `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model in float32 on the CPU, and its tokenizer with a
-        chat template.
+    The coder learns the mixture of the replies: if one program in four is right, it writes a right one a quarter of the
+    time. Arguments and result are those of [`~tiny.solver.make_tiny_solver`].
     """
     tokenizer = learned_tokenizer(lessons, VOCABULARY)
     return teach(tokenizer, lessons, seed, steps, batch_size, learning_rate), tokenizer

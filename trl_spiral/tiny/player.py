@@ -4,13 +4,10 @@ The tiny player: a language model that is small enough to learn a game on a lapt
 Before self-play it learns to read the board and to answer in the right form. Its lessons contain uniformly random
 legal moves, and questions about the rules ("if X takes [4], what comes of it?"). They contain no strategy. One player
 may learn several games.
-
-    python -m trl_spiral.tiny.player --output my-player --games TicTacToe-v0 Kuhn-v0
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import inspect
 import json
@@ -155,17 +152,3 @@ def _lessons(recipe: TinyPlayerRecipe) -> Iterator[tuple[str, str]]:
     kinds = [lessons_of(game) for game in recipe.games]
     for number in range(recipe.steps * recipe.batch_size):
         yield kinds[number % len(kinds)](rng, rng.random() < recipe.reading, INSTRUCTION)
-
-
-def main() -> None:
-    """Run the command line: `python -m trl_spiral.tiny.player --output FOLDER [--games NAME …] [--seed N]`."""
-    parser = argparse.ArgumentParser(description="Make a tiny player.")
-    parser.add_argument("--output", required=True, type=Path, help="Folder of the player.")
-    parser.add_argument("--games", nargs="+", default=["TicTacToe-v0"], help="Games to learn.")
-    parser.add_argument("--seed", default=0, type=int, help="Seed of the weights and the lessons.")
-    args = parser.parse_args()
-    _make(TinyPlayerRecipe(games=tuple(args.games), seed=args.seed), args.output)
-
-
-if __name__ == "__main__":
-    main()
