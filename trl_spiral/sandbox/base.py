@@ -37,8 +37,7 @@ class Limits:
 
     Raises:
         ValueError: If seconds are not in [0.001, 10⁶], memory or output is not a positive whole number, or a path is
-        not
-            absolute.
+            not absolute.
     """
 
     cpu_seconds: float = 2.0

@@ -43,8 +43,7 @@ class BubblewrapSandbox(LocalSandbox):
 
     Raises:
         CannotContain: If bubblewrap is missing or cannot create namespaces, or if the kernel lacks seccomp and that is
-        not
-            allowed.
+            not allowed.
         ValueError: If `workers` is not positive, or a path of the limits does not exist.
     """
 

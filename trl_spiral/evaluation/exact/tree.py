@@ -207,8 +207,7 @@ def game_tree(game: str | Dealt) -> GameTree:
 
     Raises:
         ValueError: If the game is of another kind or too large, or if its information states contain too little:
-        positions
-            of one state must look the same and follow the same own moves.
+            positions of one state must look the same and follow the same own moves.
     """
     found = get_game(game) if isinstance(game, str) else game
     if not isinstance(found, Dealt) or found.traits.seats != 2 or not found.traits.zero_sum:
