@@ -1,13 +1,4 @@
-"""
-Run code that a model wrote, in contained processes with limits.
-
-The sandboxes are imported at first use: the helper process imports this package and needs none of them.
-"""
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
+"""Run code that a model wrote, in contained processes with limits."""
 
 from trl_spiral.sandbox.base import (
     CallResult,
@@ -20,25 +11,20 @@ from trl_spiral.sandbox.base import (
     Trial,
     TrialResult,
 )
+from trl_spiral.sandbox.bubblewrap import BubblewrapSandbox
+from trl_spiral.sandbox.local import LocalSandbox
 
-
-_SANDBOXES = {"BubblewrapSandbox": "bubblewrap", "LocalSandbox": "local"}
 
 __all__ = [
+    "BubblewrapSandbox",
     "CallResult",
     "CannotContain",
-    "ProgramEnding",
     "Job",
-    "Limits",
     "JobResult",
+    "Limits",
+    "LocalSandbox",
+    "ProgramEnding",
     "Sandbox",
     "Trial",
     "TrialResult",
-    *_SANDBOXES,
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _SANDBOXES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_SANDBOXES[name]}"), name)
