@@ -54,7 +54,7 @@ _EXPORTS = {
     "SpiralTrainer": "training.trainer",
     "Start": "selfplay.referee",
     "Task": "tasks",
-    "TaskReward": "tasks",
+    "TaskReward": "rewards",
     "Traits": "games",
     "Trajectory": "types",
     "Turn": "types",

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from trl_spiral.games import code_game, kuhn, leduc, negotiation, tictactoe
 from trl_spiral.games.base import Dealt, Match, get_game
-from trl_spiral.games.small_programs import small_program
+from trl_spiral.games.random_programs import random_program
 from trl_spiral.seeding import derive_seed
 from trl_spiral.tiny.tokenizer import Lesson
 
@@ -28,6 +28,27 @@ GameLesson = Callable[[random.Random, bool, str], tuple[str, str]]
 Returns the question and the reply of a lesson, at a position after random play. Arguments: the source of randomness,
 whether to ask for the effect of a move instead of a move, and the instruction at the end of every prompt.
 """
+
+
+def tictactoe_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """Return a lesson of tic-tac-toe: a uniformly random legal move, or the result of a mark in a cell."""
+    board, plies = tictactoe.EMPTY, rng.randrange(9)
+    for _ in range(plies):
+        if not (cells := tictactoe.empty_cells(board)):
+            break
+        board = tictactoe.place_mark(board, rng.choice(cells))
+    if not tictactoe.empty_cells(board):
+        return tictactoe_lessons(rng, reading, instruction)
+    seen = tictactoe.board_observation(board).messages[0]["content"]
+    cell = rng.choice(tictactoe.empty_cells(board))
+    if not reading:
+        return f"{seen}\n\n{instruction}", f"\\boxed{{[{cell}]}}"
+    mark = rng.choice(tictactoe.MARKS)
+    after = board[:cell] + mark + board[cell + 1 :]
+    won = tictactoe.winner(after) is not None
+    result = f"{mark} has won" if won else "draw" if "." not in after else "the game goes on"
+    # The question writes the move as the list of legal moves does, so that both have the same tokens.
+    return f"{seen}\n\nIf {mark} takes '[{cell}]', what comes of it?", result
 
 
 def kuhn_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
@@ -48,7 +69,7 @@ def negotiation_lessons(rng: random.Random, reading: bool, instruction: str) -> 
     seen = _seen(match)
     if not reading:
         return f"{seen}\n\n{instruction}", f"\\boxed{{{_random_negotiation_move(match, rng)}}}"
-    position = negotiation.read_position(match.observe(_seat(match)))
+    position = negotiation.read_negotiation(match.observe(_seat(match)))
     given, asked = rng.sample(list(negotiation.BASE_VALUES), 2)
     offer = negotiation.Offer({given: rng.randint(1, 5)}, {asked: rng.randint(1, 5)})
     gain = position.gain(offer, takes=False)
@@ -58,15 +79,15 @@ def negotiation_lessons(rng: random.Random, reading: bool, instruction: str) -> 
 
 def code_lessons(game: str, rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
     """Return a lesson of the code game: a small program with its output, or the output of a program as the guesser."""
-    program, output = small_program(rng)
+    program, output = random_program(rng)
     if reading:
-        return f"{code_game.reading(program)}\n\n{instruction}", f"\\boxed{{{output}}}"
+        return f"{code_game.guesser_prompt(program)}\n\n{instruction}", f"\\boxed{{{output}}}"
     seen = get_game(game).start(0).observe(code_game.GENERATOR).messages[0]["content"]
-    return f"{seen}\n\n{instruction}", f"{code_game.fenced(program)}\n\\boxed{{{output}}}"
+    return f"{seen}\n\n{instruction}", f"{code_game.code_block(program)}\n\\boxed{{{output}}}"
 
 
 LESSONS: Mapping[str, GameLesson] = {
-    tictactoe.NAME: tictactoe.random_lessons,
+    tictactoe.NAME: tictactoe_lessons,
     kuhn.NAME: kuhn_lessons,
     leduc.NAME: leduc_lessons,
     negotiation.NAME: negotiation_lessons,
@@ -116,7 +137,7 @@ def _poker_lesson(name: str, cards: Any, rng: random.Random, reading: bool, inst
 
 
 def _random_negotiation_move(match: Match, rng: random.Random) -> str:
-    return negotiation.sample_move(negotiation.read_position(match.observe(_seat(match))), rng)
+    return negotiation.random_negotiation_move(negotiation.read_negotiation(match.observe(_seat(match))), rng)
 
 
 def _seat(match: Match) -> int:
