@@ -24,7 +24,7 @@ from trl_spiral.players import PolicyPlayer, ScriptedPlayer, scripted_player
 from trl_spiral.sandbox import CallResult, Job, JobResult, ProgramEnding
 from trl_spiral.selfplay.advantages import RoleBaseline
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.selfplay.results import summarize
+from trl_spiral.selfplay.results import Result
 from trl_spiral.text.replies import extract_code_move, read_move
 from trl_spiral.types import POLICY, Ending, Observation, Reply, Turn
 
@@ -432,7 +432,7 @@ class TestEpisodes:
         crash = ScriptedPlayer("crash", lambda observation: write_program("1 / 0", "5"))
         episode = episode_of([crash, crash])
         baseline = RoleBaseline()
-        baseline([summarize(episode)])
+        baseline.update([Result.of(episode)])
 
         assert episode.returns == (-1.0, 0.0)
         assert episode.trajectories[1].turns == ()
