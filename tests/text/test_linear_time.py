@@ -25,7 +25,7 @@ from trl_spiral.games import game_names, get_game
 from trl_spiral.games.code_game import can_be_guessed
 from trl_spiral.games.negotiation import read_offer
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.talk import say
+from trl_spiral.games.textarena.talk import clean_talk
 from trl_spiral.rewards.base import RepliesReward
 from trl_spiral.tasks import get_task
 from trl_spiral.text.printable import code_block
@@ -83,8 +83,7 @@ BUILT = {
 OURS = {
     "cli/doctor.py: extras": "the metadata of this package",
     "report/charts.py: _found": "names of metrics",
-    "tiny/player.py: _make_tokenizer": "lessons, from which the vocabulary is made",
-    "tiny/solver.py: _make_tokenizer": "lessons, from which the vocabulary is made",
+    "tiny/tokenizer.py: _pieces": "lessons, from which the vocabulary is made",
 }
 """Places where patterns read only trusted text, with its origin."""
 
@@ -269,7 +268,7 @@ READERS = {
     "an output": can_be_guessed,
     "a completion": lambda text: RepliesReward().replies([text], prompts=["<think>"]),
     "a transcript": code_block,
-    "talk": say,
+    "talk": clean_talk,
     "an offer": read_offer,
 } | {f"a move of {name}": get_game(name).canonical for name in game_names()}
 

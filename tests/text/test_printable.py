@@ -27,7 +27,7 @@ from trl_spiral.cli.tournament import standing_table, standings
 from trl_spiral.engines.http.client import BadAnswer, ServerLost
 from trl_spiral.engines.http.retrying import PatientTransport
 from trl_spiral.evaluation.exact.policy_tables import format_policy_table
-from trl_spiral.evaluation.matches import MatchReport, Outcome, match_table
+from trl_spiral.evaluation.matches import MatchReport, SeatResult, match_table
 from trl_spiral.evaluation.problems.comparison import asked_differently, compare_scores, comparison_table
 from trl_spiral.evaluation.transcripts import make_record, write_transcripts
 from trl_spiral.games import get_game
@@ -286,7 +286,7 @@ class TestMarkdown:
 
     @pytest.mark.parametrize("name", [HOSTILE, FORGED, "a|b", "a\\|b", "a\\\\|b", "|", "\\", "`|`", "a\\"])
     def test_a_table_has_as_many_cells_as_its_header(self, name):
-        outcomes = [Outcome.of(episode(name), 0, 0), Outcome.of(episode(name), 1, 0)]
+        outcomes = [SeatResult.of(episode(name), 0, 0), SeatResult.of(episode(name), 1, 0)]
         played = [episode(name, counter=k) for k in range(3)]
         state = {
             **dict(state=name, seat=0, moves={"[bet]": 1.0}, illegal=0.0, reach=1.0, best_response="[bet]"),

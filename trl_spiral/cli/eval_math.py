@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     at_least_one("--in-flight", args.in_flight)
     sampling, device = sampling_of(args), device_of(args)
     from trl_spiral.callbacks.math import load_problems
-    from trl_spiral.engines.load import saved_player
+    from trl_spiral.engines.build import saved_player
     from trl_spiral.evaluation.problems.math import answer_problems, math_metrics
     from trl_spiral.evaluation.problems.math_grading import check_can_grade
 

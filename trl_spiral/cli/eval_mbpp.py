@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     at_least_one("--in-flight", args.in_flight)
     sampling, device = sampling_of(args), device_of(args)
     from trl_spiral.callbacks.mbpp import load_code_problems
-    from trl_spiral.engines.load import saved_player
+    from trl_spiral.engines.build import saved_player
     from trl_spiral.evaluation.problems.code import (
         EVALUATION_LIMITS,
         check_samples,

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
         problems = task.problems(args.split, args.number)
     except Exception as error:  # whatever a user's task comes upon
         raise ValueError(f"The task {task.name!r} cannot make problems ({type(error).__name__}: {error}).") from error
-    from trl_spiral.engines.load import saved_player
+    from trl_spiral.engines.build import saved_player
     from trl_spiral.evaluation.problems.comparison import compare_scores, comparison_table
     from trl_spiral.evaluation.problems.tasks import answer_task, check_task, write_scores
 
