@@ -40,7 +40,6 @@ _EXPORTS = {
     "PositionValues": "selfplay.position_values",
     "PreemptionCallback": "callbacks.preemption",
     "RandomPlayer": "players",
-    "RemoteSandbox": "sandbox",
     "Reply": "types",
     "Request": "types",
     "ReturnsOnly": "selfplay.advantages",

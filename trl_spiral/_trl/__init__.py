@@ -9,6 +9,8 @@ write.
 
 from __future__ import annotations
 
+from trl.trainer.utils import add_fused_lm_head
+
 from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_engine, restore_weights
 from trl_spiral._trl.sampler import EpochSampler
 from trl_spiral._trl.settings import appending_chat_template, sampling_of, tokenizer_of
@@ -36,6 +38,7 @@ __all__ = [
     "EpochSampler",
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
     "WithoutSecrets",
+    "add_fused_lm_head",
     "after_trainer_state",
     "appending_chat_template",
     "apply_hyperparameters",
