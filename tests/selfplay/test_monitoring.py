@@ -89,7 +89,7 @@ class TestRealRuns:
             2,
             "selfplay/illegal_rate",
             "49% of the games end by an illegal move, after 4% at best: the policy forgets the rules, so lower "
-            "`learning_rate`, or hold it closer to where it started by `beta`.",
+            "`learning_rate`, or keep it closer to its start by `beta`.",
         )
 
 

@@ -88,7 +88,7 @@ class TestTrajectoryRows:
     def test_refuse_turns_that_do_not_continue_each_other(self):
         played = episode((turn((1, 2), (11,)), turn((1, 3, 11, 91), (12,))), (), order=(0, 0))
 
-        with pytest.raises(ValueError, match='seat 0 in Toy do not carry on.*sample_unit="turn"'):
+        with pytest.raises(ValueError, match='seat 0 in Toy do not continue.*sample_unit="turn"'):
             make_rows(played, ((0.1, 0.2), ()), "trajectory")
 
 

@@ -133,7 +133,7 @@ _LENGTH = _Rule(
     "first",
     lambda now, then: _times_less(now, then) / SHORTER_REPLIES,
     "Replies are down to {now:.0f} tokens, from {then:.0f}: the policy reasons less and less, so lower "
-    "`learning_rate`, or hold it closer to where it started by `beta`.",
+    "`learning_rate`, or keep it closer to its start by `beta`.",
 )
 
 

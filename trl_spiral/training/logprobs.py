@@ -32,7 +32,7 @@ class SampledLogprobsMixin:
             # TRL assumes a first ratio of 1 where it can, which is wrong for rows of earlier weights. Its correction
             # for vLLM covers them: there the ratio is to the policy that sampled.
             width = output["completion_ids"].size(1)
-            output["old_per_token_logps"] = self._padded([row.logprobs for row in rows], width)
+            output["old_per_token_logps"] = self.padded([row.logprobs for row in rows], width)
         output["selfplay_waited"] = torch.tensor(waited, device=self.accelerator.device)
         return output
 
@@ -49,7 +49,7 @@ class SampledLogprobsMixin:
     def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, logits_to_keep, *args, **kwargs):
         if self._old_logps_due and not torch.is_grad_enabled():
             self._old_logps_due = False
-            return self._padded([row.logprobs for row in self.rollout.batch.rows], logits_to_keep), None, None
+            return self.padded([row.logprobs for row in self.rollout.batch.rows], logits_to_keep), None, None
         result = super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
         )
@@ -80,7 +80,7 @@ class SampledLogprobsMixin:
             self._metrics["train"]["selfplay/logprob_difference/mean"].append(total / number)
             self._metrics["train"]["selfplay/logprob_difference/max"].append(largest)
 
-    def _padded(self, values: list[list[float]], width: int) -> torch.Tensor:
+    def padded(self, values: list[list[float]], width: int) -> torch.Tensor:
         """Return a tensor of shape (rows, width), with zeros on the right."""
         return torch.tensor(
             [row + [0.0] * (width - len(row)) for row in values], dtype=torch.float32, device=self.accelerator.device

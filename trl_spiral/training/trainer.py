@@ -230,7 +230,7 @@ class SpiralTrainer(SampledLogprobsMixin, AdvantageMixin, GRPOTrainer):
             )
         of_rows = [row.advantage for row in rows]
         if self.args.sample_unit == "trajectory":
-            return self._padded([row.advantages for row in rows], output["completion_ids"].size(1)), of_rows
+            return self.padded([row.advantages for row in rows], output["completion_ids"].size(1)), of_rows
         return torch.tensor(of_rows, device=self.accelerator.device), of_rows
 
     # ---- evaluation ----
