@@ -41,7 +41,8 @@ class TestConfig:
         [
             (dict(games=["TicTacToe"]), "There is no game called 'TicTacToe'. Did you mean 'TicTacToe-v0'"),
             (dict(games=["tictactoe-v0"]), "Did you mean 'TicTacToe-v0'"),
-            (dict(games=["Chess-v0"]), "There is no game called 'Chess-v0'."),
+            (dict(games=["Xyzzy-v0"]), "There is no game called 'Xyzzy-v0'."),
+            (dict(games=["Chess-v0"]), "'Chess-v0' cannot be played: "),
             (dict(games=["$%&"]), "`trl-spiral games` lists them all"),
             (dict(games=[]), "`games` is empty: name at least one game."),
             (
