@@ -85,9 +85,8 @@ class TestLayers:
             "http/vllm_server",
             "http/client",
             "http/retrying",
-            "router",
-            "sampling",
-            "swapping",
+            "policies",
+            "vllm/sampling",
         ],
     )
     def test_engines_behind_an_address_know_nothing_of_torch(self, name):

@@ -45,7 +45,7 @@ _EXPORTS = {
     "Request": "types",
     "ReturnsOnly": "selfplay.advantages",
     "RoleBaseline": "selfplay.advantages",
-    "Router": "engines.router",
+    "Router": "engines.policies",
     "Sampling": "types",
     "ScriptedPlayer": "players",
     "ServerEngine": "engines.http.vllm_server",

@@ -18,7 +18,7 @@ from datasets import Dataset
 
 from trl_spiral import _trl
 from trl_spiral.distributed import check_lock_step, together
-from trl_spiral.engines.router import Router
+from trl_spiral.engines.policies import Router
 from trl_spiral.games import Game, get_game
 from trl_spiral.opponents import Matchmaker, Opponents
 from trl_spiral.players import PolicyPlayer, random_move

@@ -3,8 +3,7 @@ import pytest
 from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.games import AskingPlayer, EchoEngine, ShortOrLong
 from trl_spiral.engines.http.vllm_server import ServerEngine
-from trl_spiral.engines.router import Router
-from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.engines.policies import Router, SwappingEngine
 from trl_spiral.selfplay.referee import Start, play, referee
 from trl_spiral.types import Reply, Request
 
@@ -108,7 +107,7 @@ class TestRouter:
 
     def test_weights_are_not_switched_while_another_engine_here_has_work(self):
         mine, theirs, remote, loads = EchoEngine("oldest"), EchoEngine(), FakeRemote(), []
-        phased = PhasedEngine(theirs, loads.append, {"old", "older"}, resident="old")
+        phased = SwappingEngine(theirs, loads.append, {"old", "older"}, resident="old")
         router = Router({"policy": mine, "remote": remote}, default=phased)
         for ticket, policy in enumerate(["policy", "older", "old", "policy", "remote"]):
             router.add(ticket, ask(policy))
@@ -121,7 +120,7 @@ class TestRouter:
         assert loads == ["older"]
 
     def test_switches_are_summed(self):
-        engines = {name: PhasedEngine(EchoEngine(), print, {name}) for name in "ab"}
+        engines = {name: SwappingEngine(EchoEngine(), print, {name}) for name in "ab"}
         router = Router(engines, default=EchoEngine())
         for ticket, name in enumerate("ab"):
             router.add(ticket, ask(name))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from trl_spiral.engines.http.openai import EndpointEngine
 from trl_spiral.engines.load import pool_players, saved_player
-from trl_spiral.engines.router import Router
+from trl_spiral.engines.policies import Router
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool
 from trl_spiral.opponents.guests import read_endpoint, scripted_guest, short_names
@@ -86,7 +86,8 @@ def _read(text: str) -> list[Named]:
         pool = OpponentPool(folder)
         if snapshot and snapshot not in pool:
             raise ValueError(
-                f"The pool in {folder} has no snapshot {snapshot!r}. It has {', '.join(s.name for s in pool.snapshots)}."
+                f"The pool in {folder} has no snapshot {snapshot!r}. It has "
+                f"{', '.join(s.name for s in pool.snapshots)}."
             )
         names = [snapshot] if snapshot else [kept.name for kept in pool.snapshots]
         if not names:

@@ -12,7 +12,7 @@ from transformers.utils import find_adapter_config_file
 
 from trl_spiral.engines.local.second_copy import FrozenCopy
 from trl_spiral.engines.local.transformers import TransformersEngine, generation_config
-from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.engines.policies import SwappingEngine
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.text.prompts import PromptRenderer
@@ -29,7 +29,7 @@ def saved_player(
     prompt_style: str = "chat",
     device: Any = "cpu",
     chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> tuple[PolicyPlayer, PhasedEngine]:
+) -> tuple[PolicyPlayer, SwappingEngine]:
     """
     A model as a player of the name `path`, and the engine that answers it.
 
@@ -60,7 +60,7 @@ def pool_players(
     sampling: Sampling,
     prompt_style: str = "chat",
     device: Any = "cpu",
-) -> tuple[list[PolicyPlayer], PhasedEngine]:
+) -> tuple[list[PolicyPlayer], SwappingEngine]:
     """
     The snapshots of a pool as players, oldest first, and the engine that answers all of them. It needs no trainer.
 
@@ -92,9 +92,9 @@ def _engine(
     load: Callable[[str], None],
     names: Collection[str],
     resident: str | None = None,
-) -> PhasedEngine:
+) -> SwappingEngine:
     inner = TransformersEngine(model, generation_config(model, tokenizer), tokenizer=tokenizer)
-    return PhasedEngine(inner, load, names, resident)
+    return SwappingEngine(inner, load, names, resident)
 
 
 def _load(path: str, tokenizer: str, device: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -9,7 +9,7 @@ from typing import get_args
 
 from trl import GRPOConfig
 
-from trl_spiral._trl import WithoutSecrets
+from trl_spiral._trl import WithoutSecrets, check_batching
 from trl_spiral.callbacks.preemption import follow_launcher
 from trl_spiral.engines.http.openai import check_endpoint_kwargs
 from trl_spiral.games import check_game
@@ -444,6 +444,7 @@ class SpiralConfig(WithoutSecrets, GRPOConfig):
 
     def _check_generation(self):
         """What the parent class has parsed and filled in by now."""
+        check_batching(self)
         if self.vllm_engine_kwargs and not (self.use_vllm and self.vllm_mode == "colocate"):
             raise ValueError(
                 "`vllm_engine_kwargs` are for an engine that the trainer starts: `use_vllm` with `vllm_mode='colocate'`. "

@@ -20,7 +20,7 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.live import LiveCallback
 from trl_spiral.callbacks.monitoring import CollapseCallback
 from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together
-from trl_spiral.engines.snapshots import check_base
+from trl_spiral.engines.adapters import check_base
 from trl_spiral.games import Game, get_game
 from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER

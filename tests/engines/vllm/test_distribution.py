@@ -39,7 +39,6 @@ def moves(requests, vllm_model_dir):
     from tests.helpers.vllm_in_process import vllm_in_process
     from tests.helpers.vllm_server import vllm_server
     from trl_spiral.engines.http.vllm_server import ServerEngine
-    from trl_spiral.engines.local.continuous import ContinuousEngine
     from trl_spiral.engines.local.transformers import TransformersEngine
     from trl_spiral.engines.vllm.colocated import VLLMEngine
 
@@ -59,9 +58,6 @@ def moves(requests, vllm_model_dir):
         pad_token_id=model.config.pad_token_id, eos_token_id=model.config.eos_token_id, do_sample=True
     )
     found = {"transformers": ask(TransformersEngine(model, config))}
-    continuous = ContinuousEngine(model, config)
-    found["continuous batching"] = ask(continuous)
-    continuous.close()
     with vllm_in_process(vllm_model_dir, max_num_seqs=128) as llm:
         found["vLLM"] = ask(VLLMEngine(llm))
     with vllm_server(vllm_model_dir, max_num_seqs=128) as server, ServerEngine(server.base_url) as engine:
@@ -82,12 +78,12 @@ def p_value(first, second):
 
 
 class TestMoves:
-    @pytest.mark.parametrize("way", ["continuous batching", "vLLM", "vLLM server"])
+    @pytest.mark.parametrize("way", ["vLLM", "vLLM server"])
     def test_are_as_likely_as_with_transformers(self, way, moves):
         for position in range(POSITIONS):
             assert p_value(moves["transformers"][position], moves[way][position]) > LEAST_P
 
-    @pytest.mark.parametrize("way", ["transformers", "continuous batching", "vLLM", "vLLM server"])
+    @pytest.mark.parametrize("way", ["transformers", "vLLM", "vLLM server"])
     def test_are_as_likely_as_one_forward_pass_says(self, way, moves, requests, vllm_model_dir):
         import torch
         from scipy.stats import chisquare

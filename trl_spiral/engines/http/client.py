@@ -101,8 +101,8 @@ class Transport(ABC):
         # What is refused may be a secret, so that the address is not shown here.
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
             raise ValueError(
-                "The address of a server must read like `http://localhost:8000`, without a user's name, a password or a "
-                "query."
+                "The address of a server must read like `http://localhost:8000`, without a user's name, a password or "
+                "a query."
             )
         if not 0.0 < timeout < math.inf:
             raise ValueError(f"`timeout` ({timeout}) must be a number of seconds above 0.")

@@ -77,8 +77,8 @@ class PatientTransport(Transport):
             return json.loads(content)
         except ValueError:
             raise BadAnswer(
-                f"{self.base_url}{call.path} answered with what is no JSON: {self.message(content)!r}. Look whether the "
-                "address is that of an OpenAI-compatible server."
+                f"{self.base_url}{call.path} answered with what is no JSON: {self.message(content)!r}. Look whether "
+                "the address is that of an OpenAI-compatible server."
             ) from None
 
     async def _insist(self, call: Call) -> bytes:

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from trl_spiral.engines.http.client import BadAnswer, Transport
 from trl_spiral.engines.http.retrying import PatientTransport
-from trl_spiral.engines.sampling import legal_reply, sampling_fields
-from trl_spiral.engines.swapping import SWITCHES
+from trl_spiral.engines.policies import SWITCHES
+from trl_spiral.engines.vllm.sampling import legal_reply, sampling_fields
 from trl_spiral.selfplay.referee import WeightsLost
 from trl_spiral.types import POLICY, Reply, Request
 
@@ -217,8 +217,8 @@ class ServerEngine(HTTPEngine):
             pass
         raise BadAnswer(
             f"The server at {self._transport.base_url} tells neither when it started (`/metrics`) nor the name of its "
-            "instance (`/server_info`), so a new start would go unnoticed. Start vLLM with `VLLM_SERVER_DEV_MODE=1` and "
-            "with its statistics on."
+            "instance (`/server_info`), so a new start would go unnoticed. Start vLLM with `VLLM_SERVER_DEV_MODE=1` "
+            "and with its statistics on."
         )
 
     def _check_boot(self) -> None:
@@ -229,8 +229,8 @@ class ServerEngine(HTTPEngine):
         # Asked after the answers have come: a server that is still the same then was so all the time.
         if (found := self.boot_id()) != self.boot:
             raise WeightsLost(
-                f"The server at {self._transport.base_url} was started again (boot {found}, expected {self.boot}), so it "
-                "no longer holds the weights that it was sent. Send them again."
+                f"The server at {self._transport.base_url} was started again (boot {found}, expected {self.boot}), so "
+                "it no longer holds the weights that it was sent. Send them again."
             )
         self._checked_dials = dials
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from peft import LoraConfig
 
-from trl_spiral.engines.snapshots import check_base, fingerprint
+from trl_spiral.engines.adapters import check_base, fingerprint
 
 
 class TestFingerprint:

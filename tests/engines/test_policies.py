@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.helpers.games import AskingPlayer, EchoEngine, ShortOrLong
-from trl_spiral.engines.router import Router
-from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.engines.policies import Router, SwappingEngine
 from trl_spiral.selfplay.referee import Start, play, referee
 from trl_spiral.types import POLICY, Reply, Request
 
@@ -50,7 +49,7 @@ NAMES = [POLICY, "step-1", "step-2", "step-3"]
 
 def phased(names=NAMES, resident=None, answers="oldest"):
     inner = OneSetOfWeights(names, resident, answers)
-    return PhasedEngine(inner, inner.load, names, resident), inner
+    return SwappingEngine(inner, inner.load, names, resident), inner
 
 
 def ask(policy, seed=0):
@@ -211,7 +210,7 @@ class TestSwitches:
     def test_a_second_set_of_weights_loads_every_opponent_once(self, answers):
         heard = Counter()
         inner = OneSetOfWeights([POLICY, *self.OPPONENTS], answers=answers)
-        second = PhasedEngine(inner, inner.load, self.OPPONENTS)
+        second = SwappingEngine(inner, inner.load, self.OPPONENTS)
         first = OneSetOfWeights([POLICY, *self.OPPONENTS], POLICY, answers=answers)
         router = Router({POLICY: first}, default=second)
         episodes = list(play(self.games(heard), router, in_flight=64))
