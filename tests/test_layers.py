@@ -84,6 +84,7 @@ class TestLayers:
             "http/openai",
             "http/vllm_server",
             "http/client",
+            "http/engine",
             "http/retrying",
             "policies",
             "vllm/sampling",

@@ -130,7 +130,8 @@ class TestRouter:
 
     def test_games_between_a_local_and_a_remote_engine(self):
         with CompletionsServer(tokens=lambda body: (body["prompt"][0],)) as server:
-            with ServerEngine(server.url, policy="rival") as remote:
+            with ServerEngine(server.url) as remote:
+                remote.adapters = {"rival": "tiny"}
                 mine = EchoEngine()
                 players = (AskingPlayer(), AskingPlayer(name="rival", policy="rival"))
                 starts = [Start(ShortOrLong(), players, seed, seed) for seed in range(40)]

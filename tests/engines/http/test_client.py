@@ -10,7 +10,7 @@ from tests.engines.http.test_openai import ASKED, ask, failed
 from tests.engines.http.test_vllm_server import drain, request
 from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.faulty_endpoint import FaultyEndpoint
-from trl_spiral.engines.http import client as transport
+from trl_spiral.engines.http import client
 from trl_spiral.engines.http.openai import EndpointEngine
 from trl_spiral.engines.http.vllm_server import ServerEngine
 
@@ -60,9 +60,9 @@ class TestCertificates:
 
     @pytest.fixture(autouse=True)
     def read_again(self):
-        transport._tls.cache_clear()
+        client._tls.cache_clear()
         yield
-        transport._tls.cache_clear()
+        client._tls.cache_clear()
 
     def test_an_endpoint_without_a_good_one_is_sent_nothing(self, certificate, caplog):
         with FaultyEndpoint(None, certificate=certificate) as server:
@@ -90,12 +90,12 @@ class TestConnections:
                 assert engine.poll(0.01) == []
             server.gate.set()
             drain(engine, 256)
-            dials = engine._transport.dials
+            connections = engine._client.connections
             for ticket in range(8):
                 engine.add(ticket, request(seed=ticket))
                 engine.step()
 
-            assert dials == engine._transport.dials == 256
+            assert connections == engine._client.connections == 256
 
     def test_no_word_of_an_answer_is_logged(self, caplog):
         # At the level at which the client would log each request, and its headers.
@@ -108,7 +108,7 @@ class TestConnections:
         assert [record for record in caplog.records if record.name.startswith("http")] == []
 
     def test_an_engine_that_was_never_used_starts_no_thread(self, monkeypatch):
-        monkeypatch.setattr(transport.threading, "Thread", None)
+        monkeypatch.setattr(client.threading, "Thread", None)
         engine = make(NOWHERE)
         engine.close()
 

@@ -10,9 +10,10 @@ import pytest
 
 from tests.engines.http.test_vllm_server import drain, wait_until
 from tests.helpers.completions_server import BROKEN, RUBBISH, CompletionsServer, troubled
+from trl_spiral.engines.http import retrying
 from trl_spiral.engines.http.client import BadAnswer
 from trl_spiral.engines.http.openai import EndpointEngine
-from trl_spiral.engines.http.retrying import FAILURES, RetryingTransport
+from trl_spiral.engines.http.retrying import FAILURES
 from trl_spiral.types import Request, Sampling
 
 
@@ -52,10 +53,10 @@ def waits(monkeypatch):
     """How long would have been waited for, in seconds."""
     waits = []
 
-    async def wait(self, seconds):
+    async def sleep(seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr(RetryingTransport, "wait", wait)
+    monkeypatch.setattr(retrying, "sleep", sleep)
     return waits
 
 
@@ -514,7 +515,7 @@ class TestKey:
         assert "no [key]" in caplog.text
         told = "".join(traceback.format_exception(error.value))
         shown = f"{caplog.text}{told}{error.getrepr(style='long', showlocals=True)}"
-        shown += f"{endpoint!r}{vars(endpoint)}{vars(endpoint._line)}{endpoint.state_dict()}{endpoint.metrics()}"
+        shown += f"{endpoint!r}{vars(endpoint)}{vars(endpoint._attempts)}{vars(endpoint._client)}{endpoint.state_dict()}{endpoint.metrics()}"
         assert KEY not in shown
 
     @pytest.mark.parametrize(
@@ -535,7 +536,7 @@ class TestKey:
         assert ask(endpoint)[0].finish_reason == "lost"
         endpoint.metrics()
         assert len(caplog.records) == 1
-        assert KEY not in caplog.text + repr(vars(endpoint._line))
+        assert KEY not in caplog.text + repr(vars(endpoint._attempts)}{vars(endpoint._client))
 
     @pytest.mark.parametrize(
         ("status", "answer"), [(200, {"a": "x" * 183 + KEY}), (500, {"error": {"message": "x" * 490 + KEY}})]

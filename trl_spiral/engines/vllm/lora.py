@@ -23,8 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trl_spiral.engines.adapters import INTACT, fingerprint
-from trl_spiral.engines.http.client import Received
-from trl_spiral.engines.http.retrying import PatientTransport
+from trl_spiral.engines.http.client import Client, Received
 from trl_spiral.text.printable import reported
 
 
@@ -193,7 +192,7 @@ def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, st
     # vLLM caches adapters by name, so a folder that is written again needs another name.
     names = {policy: f"{_OURS}{policy}-{fingerprint(folder)}" for policy, folder in folders.items()}
     # TRL's own session retries after an error of the server, and hides its message.
-    with closing(PatientTransport(base_url, timeout=TIMEOUT)) as server:
+    with closing(Client(base_url, timeout=TIMEOUT)) as server:
         try:
             models = server.request("/v1/models")
             _check(server, models, f"The server at {base_url} does not list its adapters")
@@ -216,9 +215,7 @@ def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, st
     return names
 
 
-def _check(
-    server: PatientTransport, answer: Received, what: str, remedy: str = "See its log, and start it again."
-) -> None:
+def _check(server: Client, answer: Received, what: str, remedy: str = "See its log, and start it again.") -> None:
     if answer.status >= 400:
         raise RuntimeError(f"{reported(what)} (HTTP {answer.status}: {server.message(answer.content)}). {remedy}")
 
@@ -227,6 +224,6 @@ def _remedy(folder: Path) -> str:
     rank = json.loads((folder / CONFIG).read_text())["r"]
     return (
         "Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora --max-lora-rank "
-        f"{largest_rank(rank)} --max-loras N`, where N is the largest number of opponents plus 2, and let it read that "
-        "folder. The adapter in training is in `TMPDIR`."
+        f"{largest_rank(rank)} --max-loras N`, where N is the largest number of opponents plus 2, and let it read "
+        "that folder. The adapter in training is in `TMPDIR`."
     )
