@@ -43,7 +43,7 @@ EVALUATION = replace(TRAINING, temperature=0.5)
 
 @pytest.fixture
 def asked(monkeypatch):
-    """All requests to the engines of trainers. None of these engines can constrain replies, so none is asked to."""
+    """All requests to the engines of trainers. These engines cannot constrain replies or penalize repetition."""
     requests, opened = [], _trl.open_engine
 
     class Spy:
@@ -52,7 +52,8 @@ def asked(monkeypatch):
 
         def add(self, ticket, request):
             requests.append(request)
-            self.engine.add(ticket, replace(request, legal_moves=()))
+            sampling = replace(request.sampling, repetition_penalty=1.0)
+            self.engine.add(ticket, replace(request, legal_moves=(), sampling=sampling))
 
         def __getattr__(self, name):
             return getattr(self.engine, name)

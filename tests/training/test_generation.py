@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.games import LastStone
 from tests.helpers.precision import logprob_rounding
-from tests.helpers.training_runs import RecordingTrainer, config, games
+from tests.helpers.training_runs import RecordingTrainer, config, games, plain_trainer
 from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SpiralTrainer, _trl
 from trl_spiral.games import Traits
 from trl_spiral.training.preflight import colocate_kwargs
@@ -80,18 +80,6 @@ class TestGeneration:
 
         assert {len(turn.completion_ids) for turn in all_turns(ended)} == {1}
         assert {episode.ending for episode in ended} == {Ending.TRUNCATED}
-
-    def test_through_the_continuous_batching_manager_gives_the_same_logprobs(self, model_dir, tmp_path):
-        trainer = train(model_dir, tmp_path, use_transformers_continuous_batching=True, keep_surplus=False)
-        largest = [
-            entry["selfplay/logprob_difference/max"]
-            for entry in trainer.state.log_history
-            if "selfplay/logprob_difference/max" in entry
-        ]
-
-        assert len(largest) == 2
-        assert max(largest) < logprob_rounding(trainer.model)
-        assert {turn.version for _, episodes, _ in trainer.batches for turn in all_turns(episodes)} == {0, 4}
 
     def test_by_other_weights_than_the_trainers_ends_the_run(self, model_dir, tmp_path, monkeypatch):
         opened = _trl.open_engine
@@ -220,6 +208,18 @@ class TestSleepMode:
 
 
 class TestRefusals:
+    def test_of_continuous_batching_name_vllm(self, tmp_path):
+        with pytest.raises(ValueError, match="`use_transformers_continuous_batching` cannot .* vLLM: `use_vllm=True`"):
+            config(tmp_path, use_transformers_continuous_batching=True)
+        with pytest.raises(ValueError, match="vLLM"), pytest.warns(FutureWarning, match="deprecated"):
+            config(tmp_path, use_transformers_paged=True)
+
+    def test_of_continuous_batching_come_before_a_plain_trainer_plays(self, model_dir, tmp_path):
+        trainer, _ = plain_trainer(model_dir, tmp_path, ["Sum-v0"], use_transformers_continuous_batching=True)
+
+        with pytest.raises(ValueError, match="`use_transformers_continuous_batching` cannot"):
+            trainer.train()
+
     def test_of_fsdp_name_vllm_as_the_way(self, model_dir, tmp_path, monkeypatch):
         settings = config(tmp_path)
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")

@@ -209,7 +209,7 @@ class Client:
         return self.message(f"{type(error).__name__}: {error}".encode(errors="replace"))
 
     def message(self, content: bytes) -> str:
-        """Return the error message in a response of OpenAI, vLLM or FastAPI, or else the whole response, on one line."""
+        """Return the error message in a response of OpenAI, vLLM or FastAPI, or else all of it, on one line."""
         text = content.decode(errors="replace")
         with suppress(ValueError, RecursionError):
             found = json.loads(text)
