@@ -66,6 +66,6 @@ def ranks_per_engine(trainer: GRPOTrainer) -> int:
 
 
 def is_first_to_play(trainer: GRPOTrainer) -> bool:
-    """Whether this rank belongs to the first engine, which plays when one engine is enough."""
+    """Return whether this rank belongs to the first engine, which plays when one engine is enough."""
     first: bool = trainer.accelerator.process_index < ranks_per_engine(trainer)
     return first

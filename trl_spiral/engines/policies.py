@@ -51,7 +51,7 @@ class SwappingEngine:
 
     @property
     def would_switch(self) -> bool:
-        """Whether the next step starts by loading other weights: only requests of other policies are waiting."""
+        """True if the next step starts by loading other weights: only requests of other policies are waiting."""
         return not self._in_flight and bool(self._waiting)
 
     def add(self, ticket: int, request: Request) -> None:

@@ -43,7 +43,7 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether no further request is granted."""
+        """True if no further request is granted."""
         return (
             self._too_small
             or (self.max_requests is not None and self.requests >= self.max_requests)
@@ -98,10 +98,7 @@ class Budget:
 
     def __str__(self) -> str:
         requests, tokens = (
-            f"{used} {what}" if limit is None else f"{used} of {limit} {what}"
-            for used, limit, what in (
-                (self.requests, self.max_requests, "requests"),
-                (self.tokens, self.max_tokens, "tokens"),
-            )
+            f"{used}" if limit is None else f"{used} of {limit}"
+            for used, limit in ((self.requests, self.max_requests), (self.tokens, self.max_tokens))
         )
-        return f"{requests} and {tokens}"
+        return f"{requests} requests and {tokens} tokens"

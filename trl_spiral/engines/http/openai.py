@@ -109,7 +109,7 @@ class EndpointEngine(HTTPEngine):
 
     @property
     def spent(self) -> bool:
-        """Whether the budget is spent. All later requests are lost at once."""
+        """True if the budget is spent. All later requests are lost at once."""
         return self._budget.spent
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,12 +148,8 @@ class EndpointEngine(HTTPEngine):
         if lost:
             failed = ", ".join(f"{new[kind]} {words}" for kind, words in FAILURES.items() if new[kind]) or "none"
             logger.warning(
-                "Replies of %s that were lost, each of which has ended a game without a result: %d. Failed tries: %s. "
-                "Last: %s",
-                self._model,
-                lost,
-                failed,
-                self._attempts.last_problem,
+                f"Replies of {self._model} that were lost, each of which has ended a game without a result: {lost}. "
+                f"Failed attempts: {failed}. Last: {self._attempts.last_problem}"
             )
         numbers = {kind: float(new[kind]) for kind in ("requests", "tokens", *FAILURES)}
         return common | {"lost": float(lost)} | numbers
@@ -167,9 +163,8 @@ class EndpointEngine(HTTPEngine):
         if self.spent and not self._logged_spent:
             self._logged_spent = True
             logger.warning(
-                "The budget of %s is spent: %s. Games against it end without a result from here on.",
-                self._model,
-                self._budget,
+                f"The budget of {self._model} is spent: {self._budget}. Games against it end without a result "
+                "from now on."
             )
 
     def _counts(self) -> Counter[str]:
@@ -193,14 +188,10 @@ class EndpointEngine(HTTPEngine):
             "seed": request.seed % 2**63,
         }
         # Not in OpenAI's API, and an error at some endpoints, so sent only if they change anything.
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        if sampling.min_p:
-            body["min_p"] = sampling.min_p
+        less_common = {"top_k": sampling.top_k, "min_p": sampling.min_p, "stop": list(sampling.stop)}
+        body |= {name: value for name, value in less_common.items() if value}
         if sampling.repetition_penalty != 1.0:
             body["repetition_penalty"] = sampling.repetition_penalty
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
         return body | self._extra
 
     async def _answer(self, body: bytes) -> CountedReply | Exception:

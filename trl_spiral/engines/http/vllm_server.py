@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -106,18 +107,14 @@ class ServerEngine(HTTPEngine):
             BadAnswer: If the server reports neither.
             ServerLost: If it does not answer.
         """
-        try:
+        with suppress(BadAnswer):
             for line in self._get("/metrics").decode().splitlines():
                 if line.startswith("process_start_time_seconds"):
                     return line.rsplit(maxsplit=1)[-1]
-        except BadAnswer:
-            pass
-        try:
+        with suppress(BadAnswer, ValueError, KeyError, TypeError):
             info = json.loads(self._get("/server_info?config_format=json"))
             if instance := info["vllm_config"]["instance_id"]:
                 return str(instance)
-        except (BadAnswer, ValueError, KeyError, TypeError):
-            pass
         raise BadAnswer(
             f"The server at {self._client.base_url} reports neither its start time (`/metrics`) nor the name of its "
             "instance (`/server_info`), so a restart would not be detected. Start vLLM with `VLLM_SERVER_DEV_MODE=1` "
@@ -166,13 +163,10 @@ class ServerEngine(HTTPEngine):
         return body | self._extra
 
     def _first_model(self) -> str:
-        try:
-            name = json.loads(self._get("/v1/models"))["data"][0]["id"]
-        except (ValueError, KeyError, TypeError, IndexError):
-            name = None
-        if not isinstance(name, str):
-            raise BadAnswer(f"{self._client.base_url}/v1/models lists no model. Look whether it is a vLLM server.")
-        return name
+        with suppress(ValueError, KeyError, TypeError, IndexError):
+            if isinstance(name := json.loads(self._get("/v1/models"))["data"][0]["id"], str):
+                return name
+        raise BadAnswer(f"{self._client.base_url}/v1/models lists no model. Look whether it is a vLLM server.")
 
     async def _answer(self, body: bytes) -> Any:
         async with self._client.slots:

@@ -54,7 +54,7 @@ def make_growing(cache: Cache) -> None:
 
 
 def is_growing(cache: Cache) -> bool:
-    """Whether `make_growing` has given a cache growing layers. Only then can the rows of another cache join it."""
+    """Return whether a cache has growing layers. Only then can the rows of another cache join it."""
     return all(type(layer) is GrowingLayer for layer in cache.layers)
 
 

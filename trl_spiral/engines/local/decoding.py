@@ -151,7 +151,7 @@ class Batch:
 
     @property
     def grows(self) -> bool:
-        """Whether another batch can join."""
+        """True if another batch can join."""
         return is_growing(self._cache)
 
     def step(self) -> list[DecodingRow]:

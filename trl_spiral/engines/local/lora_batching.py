@@ -83,7 +83,7 @@ def _layers_that_mix_rows(model: PeftModel) -> list[str]:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether a PEFT layer adds scaling times `B A x` to its base layer, which may be quantized, and nothing else."""
+    """Return whether a PEFT layer only adds scaling times `B A x` to its base layer, which may be quantized."""
     from peft.tuners.lora.layer import LoraLayer
 
     return (

@@ -199,7 +199,7 @@ def _lora_requests(adapters: Mapping[str, str | Path | None]) -> dict[str, LoRAR
 
 
 def _is_on_cpu() -> bool:
-    """Whether rows without an adapter need one of zeros. vLLM 0.31 gives them the last slot's if all are taken."""
+    """Return whether rows without an adapter need one of zeros: if all slots are taken, vLLM 0.31 gives them the last."""
     from vllm.platforms import current_platform
 
     on_cpu: bool = current_platform.is_cpu()

@@ -89,7 +89,7 @@ def largest_rank(rank: int) -> int:
 
 
 def is_adapter(folder: str | Path) -> bool:
-    """Whether a folder holds an adapter, not whole weights."""
+    """Return whether a folder holds an adapter, not whole weights."""
     return (Path(folder) / CONFIG).is_file()
 
 
