@@ -582,7 +582,7 @@ class SelfPlayRollout:
             )
         return PolicyPlayer(
             self._renderer,
-            _trl.sampling_of(trainer, evaluation),
+            _trl.trainer_sampling(trainer, evaluation),
             conversation=conversation,
             constrain_moves=self.constrain_moves,
         )

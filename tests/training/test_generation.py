@@ -122,7 +122,7 @@ class TestSamplingOf:
         args = config("unused", **changes)
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length")
         trainer = SimpleNamespace(args=args, **{name: getattr(args, name) for name in names})
-        return _trl.sampling_of(trainer, evaluation)
+        return _trl.trainer_sampling(trainer, evaluation)
 
     def test_takes_every_option_of_trl(self):
         options = dict(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.2)

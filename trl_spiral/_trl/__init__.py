@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_engine, restore_weights
 from trl_spiral._trl.sampler import EpochSampler
-from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, check_batching, sampling_of, tokenizer_of
+from trl_spiral._trl.settings import (
+    MOST_IN_FLIGHT,
+    appending_chat_template,
+    check_batching,
+    tokenizer_of,
+    trainer_sampling,
+)
 from trl_spiral._trl.state import (
     after_trainer_state,
     apply_hyperparameters,
@@ -57,7 +63,7 @@ __all__ = [
     "replace_log",
     "restore_cycle",
     "restore_weights",
-    "sampling_of",
+    "trainer_sampling",
     "saving_without_secrets",
     "set_temperature",
     "temperature_cells",

@@ -29,7 +29,7 @@ _SAMPLING_NAMES = {
 """Sampling options in `generation_kwargs`, by their name in transformers and vLLM, with our name."""
 
 
-def sampling_of(trainer: GRPOTrainer, evaluation: bool = False) -> Sampling:
+def trainer_sampling(trainer: GRPOTrainer, evaluation: bool = False) -> Sampling:
     """
     Return how the trainer samples: its arguments, overridden by `generation_kwargs`, and in evaluation by
     `eval_sampling`.

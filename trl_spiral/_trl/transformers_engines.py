@@ -12,7 +12,7 @@ from accelerate.utils import is_peft_model
 from transformers import GenerationConfig
 from trl.models.utils import unwrap_model_for_generation
 
-from trl_spiral._trl.settings import most_in_flight, sampling_of, tokenizer_of
+from trl_spiral._trl.settings import most_in_flight, tokenizer_of, trainer_sampling
 from trl_spiral.engines.adapters import check_base
 from trl_spiral.engines.local.lora_batching import SideBySide, live_adapter, obstacle, read_adapters
 from trl_spiral.engines.local.memory import rows_that_fit
@@ -86,7 +86,7 @@ def _engine_of_several(trainer: GRPOTrainer, model: Any, snapshots: Mapping[str,
 
 
 def _rows_that_fit(trainer: GRPOTrainer, model: Any, engines: int = 1) -> int:
-    tokens = engines * (sampling_of(trainer).max_new_tokens + PROMPT_ROOM)
+    tokens = engines * (trainer_sampling(trainer).max_new_tokens + PROMPT_ROOM)
     return rows_that_fit(model, tokens, most_in_flight(trainer))
 
 
