@@ -63,9 +63,9 @@ __all__ = [
     "replace_log",
     "restore_cycle",
     "restore_weights",
-    "trainer_sampling",
     "saving_without_secrets",
     "set_temperature",
     "temperature_cells",
     "tokenizer_of",
+    "trainer_sampling",
 ]

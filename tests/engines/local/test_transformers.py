@@ -389,7 +389,7 @@ class TestOptions:
         ("options", "name"),
         [
             (dict(no_repeat_ngram_size=2), "NoRepeatNGramLogitsProcessor"),
-            (dict(min_new_tokens=5), "MinNewTokensLengthLogitsProcessor"),
+            (dict(min_new_tokens=5), "MinLengthLogitsProcessor and MinNewTokensLengthLogitsProcessor"),
             (dict(begin_suppress_tokens=[5, 6, 7]), "SuppressTokensAtBeginLogitsProcessor"),
             (dict(exponential_decay_length_penalty=(3, 1.5)), "ExponentialDecayLengthPenalty"),
             (dict(forced_eos_token_id=9), "ForcedEOSTokenLogitsProcessor"),
@@ -401,11 +401,11 @@ class TestOptions:
     def test_options_that_need_more_than_scores_are_refused(self, options, name, gpt2, generation_config, prompts):
         base = GenerationConfig(**{**generation_config.to_dict(), **options})
 
-        with pytest.raises(ValueError, match=f"The generation options need {name}, .* or let vLLM generate"):
+        with pytest.raises(ValueError, match=f"cannot apply {name}; .* or let vLLM generate"):
             answer(gpt2, base, [Request(prompts[0], Sampling(max_new_tokens=8))])
 
     def test_a_repetition_penalty_is_refused(self, gpt2, generation_config, prompts):
-        with pytest.raises(ValueError, match="need RepetitionPenaltyLogitsProcessor, .* or let vLLM generate"):
+        with pytest.raises(ValueError, match="cannot apply RepetitionPenaltyLogitsProcessor; .* or let vLLM generate"):
             answer(gpt2, generation_config, [Request(prompts[0], Sampling(repetition_penalty=1.8))])
 
 

@@ -199,7 +199,7 @@ def _lora_requests(adapters: Mapping[str, str | Path | None]) -> dict[str, LoRAR
 
 
 def _is_on_cpu() -> bool:
-    """Return whether rows without an adapter need one of zeros: if all slots are taken, vLLM 0.31 gives them the last."""
+    """Return whether rows without an adapter need one of zeros, because vLLM 0.31 may give them the last slot's."""
     from vllm.platforms import current_platform
 
     on_cpu: bool = current_platform.is_cpu()
