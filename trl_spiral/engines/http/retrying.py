@@ -46,16 +46,12 @@ class CountedReply(NamedTuple):
 
 
 class _Failure(Exception):
-    """A failed attempt."""
+    """A failed attempt. Its kind is one of `FAILURES`, or `"spent"` for an attempt that the budget did not cover."""
 
     def __init__(self, kind: str, problem: str, retry_after: float = 0.0) -> None:
         super().__init__(problem)
         self.kind = kind
         self.retry_after = retry_after
-
-
-class _Spent(Exception):
-    """The budget does not cover another attempt."""
 
 
 class BudgetedRetries:

@@ -49,8 +49,8 @@ def check_options(made: Sequence[Any]) -> None:
     """
     if unknown := [type(one).__name__ for one in made if type(one) not in SUPPORTED]:
         raise ValueError(
-            f"The decoding loop draws each token from its scores alone and cannot apply {' and '.join(unknown)}; leave out "
-            "the generation options behind them, or let vLLM generate."
+            f"The decoding loop draws each token from its scores alone and cannot apply {' and '.join(unknown)}; "
+            "leave out the generation options behind them, or let vLLM generate."
         )
 
 
