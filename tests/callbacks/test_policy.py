@@ -239,7 +239,7 @@ def _nothing():
 
 class TestGames:
     def test_a_run_keeps_games_of_what_it_plays(self, make, tmp_path):
-        trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2)
+        trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2, repetition_penalty=1.0)
         trainer.add_callback(TranscriptCallback(trainer, every=1, games=7))
         trainer.train()
         final = [game["game"] for game in read_games(tmp_path / GAMES) if game["kind"] == "final"]
@@ -263,7 +263,7 @@ class TestGames:
         assert games_of(trainer, ["Kuhn-v0", LastStone()])[0].name == "Kuhn-v0"
 
     def test_a_game_without_a_random_player_is_played_against_itself_alone(self, make, tmp_path):
-        trainer = make(["TruthAndDeception-v0"], max_completion_length=4)
+        trainer = make(["TruthAndDeception-v0"], max_completion_length=4, repetition_penalty=1.0)
         at_end(TranscriptCallback(trainer, games=2))
         games = list(read_games(tmp_path / GAMES))
 
