@@ -108,7 +108,7 @@ class TestAServer:
 
         assert threads
         assert done.returncode == 0, done.stderr
-        assert "was started again" in done.stderr
+        assert "has restarted" in done.stderr
         ran = Launched(tmp_path, "run")
         differences = [
             entry["selfplay/logprob_difference/max"]
