@@ -49,7 +49,7 @@ class OneSetOfWeights(EchoEngine):
 NAMES = [POLICY, "step-1", "step-2", "step-3"]
 
 
-def phased(names=NAMES, resident=None, answers="oldest"):
+def swapping(names=NAMES, resident=None, answers="oldest"):
     inner = OneSetOfWeights(names, resident, answers)
     return SwappingEngine(inner, inner.load, names, resident), inner
 
@@ -60,7 +60,7 @@ def ask(policy, seed=0):
 
 class TestSwappingEngine:
     def test_the_queue_of_the_resident_policy_is_drained_first(self):
-        engine, inner = phased(resident="step-1")
+        engine, inner = swapping(resident="step-1")
         for ticket, policy in enumerate(["step-2", "step-1", "step-2", "step-1"]):
             engine.add(ticket, ask(policy))
         assert list(inner.waiting) == [1, 3]
@@ -74,7 +74,7 @@ class TestSwappingEngine:
         assert inner.loads == ["step-2"]
 
     def test_the_policy_with_the_oldest_request_is_loaded_next(self):
-        engine, inner = phased(answers="all")
+        engine, inner = swapping(answers="all")
         for ticket, policy in enumerate(["step-3", "step-1", "step-2", "step-2", "step-1", "step-2"]):
             engine.add(ticket, ask(policy))
         engine.add(6, ask("step-3"))
@@ -84,7 +84,7 @@ class TestSwappingEngine:
         assert inner.loads == ["step-3", "step-1", "step-2"]
 
     def test_only_replies_of_the_policy_have_a_version(self):
-        engine, _ = phased(answers="all")
+        engine, _ = swapping(answers="all")
         engine.add(0, ask("step-1"))
         engine.add(1, ask(POLICY))
         replies = dict([*engine.step(), *engine.step()])
@@ -92,7 +92,7 @@ class TestSwappingEngine:
         assert (replies[0].version, replies[1].version) == (0, 7)
 
     def test_requests_can_be_aborted_in_every_state(self):
-        engine, inner = phased(resident="step-1")
+        engine, inner = swapping(resident="step-1")
         for ticket, policy in enumerate(["step-1", "step-1", "step-2", "step-2", "step-3"]):
             engine.add(ticket, ask(policy))
         engine.abort([1, 3, 4, 99])  # in flight, waiting, and the only request of its policy
@@ -105,7 +105,7 @@ class TestSwappingEngine:
         assert not engine.would_switch
 
     def test_aborting_all_requests_in_flight_allows_a_swap(self):
-        engine, inner = phased(resident="step-1")
+        engine, inner = swapping(resident="step-1")
         engine.add(0, ask("step-1"))
         engine.add(1, ask("step-2"))
         assert not engine.would_switch
@@ -116,7 +116,7 @@ class TestSwappingEngine:
         assert engine.resident == inner.resident == "step-2"
 
     def test_a_ticket_can_be_used_again_for_another_policy(self):
-        engine, inner = phased(resident="step-1")
+        engine, inner = swapping(resident="step-1")
         engine.add(0, ask("step-1"))
         engine.step()
         engine.add(0, ask("step-2"))
@@ -126,7 +126,7 @@ class TestSwappingEngine:
         assert not engine.would_switch
 
     def test_after_a_failed_load_no_policy_is_resident(self):
-        engine, inner = phased(resident="step-1")
+        engine, inner = swapping(resident="step-1")
 
         def fail(name):
             raise OSError("disk gone")
@@ -143,7 +143,7 @@ class TestSwappingEngine:
         assert inner.loads == ["step-2", "step-1"]
 
     def test_an_unknown_policy_is_refused(self):
-        engine, _ = phased()
+        engine, _ = swapping()
 
         with pytest.raises(
             ValueError, match="names the policy 'best', and this engine can load \\['policy', 'step-1'"
@@ -151,7 +151,7 @@ class TestSwappingEngine:
             engine.add(0, ask("best"))
 
     def test_switches_are_reported_even_if_there_were_none(self):
-        engine, _ = phased(resident="step-1")
+        engine, _ = swapping(resident="step-1")
         engine.add(0, ask("step-1"))
         engine.step()
         assert engine.metrics() == {"new_tokens": 3.0, "weight_switches": 0.0}
@@ -163,7 +163,7 @@ class TestSwappingEngine:
 
     @pytest.mark.parametrize("answers", ["all", "oldest", "newest"])
     def test_every_reply_comes_from_its_own_policy_in_any_order(self, answers):
-        engine, inner = phased(answers=answers)
+        engine, inner = swapping(answers=answers)
         rng = random.Random(0)
         asked, right, dropped = {}, 0, 0
         for ticket in range(2000):
@@ -226,7 +226,7 @@ class TestSwitches:
 
     def test_one_set_of_weights_for_all_swaps_as_rarely_as_turns_allow(self):
         answered_by = Counter()
-        engine, inner = phased([POLICY, *self.OPPONENTS], POLICY, answers="all")
+        engine, inner = swapping([POLICY, *self.OPPONENTS], POLICY, answers="all")
         list(play(self.games(answered_by), engine, in_flight=64))
 
         assert all(name == [POLICY, *self.OPPONENTS][number] for name, number in answered_by)
@@ -330,8 +330,8 @@ class TestRouter:
 
     def test_weights_are_not_swapped_while_another_local_engine_has_work(self):
         mine, theirs, remote, loads = EchoEngine("oldest"), EchoEngine(), FakeRemote(), []
-        phased = SwappingEngine(theirs, loads.append, {"old", "older"}, resident="old")
-        router = Router({"policy": mine, "remote": remote}, default=phased)
+        swapping = SwappingEngine(theirs, loads.append, {"old", "older"}, resident="old")
+        router = Router({"policy": mine, "remote": remote}, default=swapping)
         for ticket, policy in enumerate(["policy", "older", "old", "policy", "remote"]):
             router.add(ticket, ask(policy))
 
