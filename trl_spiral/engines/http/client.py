@@ -49,26 +49,13 @@ class Client:
     """
     Sends requests to one server at the same time, each of them once, in a background thread.
 
-    Proxies and certificates come from the environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`). Redirects are not
-    followed, because they would send the key to another server.
+    An attempt has `timeout` seconds, from connecting to the last byte of the answer. An answer above `max_bytes` is not
+    read to its end. The key is sent as a bearer token, and never shown. Proxies and certificates come from the
+    environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`). Redirects are not followed, because they would send the key
+    to another server.
 
-    Args:
-        base_url (`str`):
-            Address of the server, `http://…` or `https://…`.
-        key (`str`, *optional*):
-            Sent as a bearer token. Never shown.
-        max_in_flight (`int`, defaults to `256`):
-            Size of `slots`, the semaphore with which engines limit their requests.
-        timeout (`float`, defaults to `600.0`):
-            Deadline of each attempt in seconds, from connecting to the last byte of the answer.
-        max_bytes (`int`, defaults to 64 MiB):
-            Largest answer. A larger one is not read to its end.
-
-    Attributes:
-        connections (`int`):
-            Connections opened so far. While it does not change, the same process answers.
-        retries (`int`):
-            Retries so far, which engines count here.
+    Engines limit their requests with the semaphore `slots`, and count `retries` here. While the number of `connections`
+    opened does not change, the same process answers.
 
     Raises:
         ValueError: If `base_url` or `timeout` is wrong.
