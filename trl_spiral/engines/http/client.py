@@ -49,13 +49,13 @@ class Client:
     """
     Sends requests to one server at the same time, each of them once, in a background thread.
 
-    An attempt has `timeout` seconds, from connecting to the last byte of the answer. An answer above `max_bytes` is not
-    read to its end. The key is sent as a bearer token, and never shown. Proxies and certificates come from the
-    environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`). Redirects are not followed, because they would send the key
-    to another server.
+    An attempt has `timeout` seconds, from connecting to the last byte of the answer. An answer above `max_bytes` is
+    not read to its end. The key is sent as a bearer token, and never shown. Proxies and certificates come from the
+    environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`). Redirects are not followed, because they would send the
+    key to another server.
 
-    Engines limit their requests with the semaphore `slots`, and count `retries` here. While the number of `connections`
-    opened does not change, the same process answers.
+    Engines limit their requests with the semaphore `slots`, and count `retries` here. While the number of
+    `connections` opened does not change, the same process answers.
 
     Raises:
         ValueError: If `base_url` or `timeout` is wrong.
