@@ -55,7 +55,7 @@ _EXPORTS = {
     "SpiralTrainer": "training.trainer",
     "Start": "selfplay.referee",
     "Task": "tasks",
-    "TaskReward": "tasks",
+    "TaskReward": "rewards",
     "Traits": "games",
     "Trajectory": "types",
     "Turn": "types",

@@ -1,4 +1,4 @@
-"""`trl-spiral games [TEXT]`: every game by name, and why one of TextArena's cannot be played."""
+"""`trl-spiral games [TEXT]`: list the registered games."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 _PIPED_WIDTH = 170  # characters: what the longest lines need, where no terminal says how wide it is
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     if not games:
         raise ValueError(f"No game's name, kind or note holds {args.text!r}. `trl-spiral games` lists them all.")
     if args.json:
-        say(json.dumps([{**asdict(game), "playable": game.playable} for game in games], indent=1))
+        echo(json.dumps([asdict(game) for game in games], indent=1))
         return
 
     from rich.console import Console
@@ -35,10 +35,9 @@ def run(args: argparse.Namespace) -> None:
     from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    table = Table("game", "seats", "kind", "legal moves", "good to know, or why it cannot be played", box=None)
+    table = Table("game", "seats", "kind", "legal moves", "note", box=None)
     for game in games:
-        cells = (game.name, str(game.seats or "–"), game.kind, game.legal_moves, game.note)
-        table.add_row(*(Text(one_line(text)) for text in cells), style="" if game.playable else "dim")
+        cells = (game.name, str(game.seats), game.kind, game.legal_moves, game.note)
+        table.add_row(*(Text(one_line(text)) for text in cells))
     console.print(table)
-    played = sum(game.playable for game in games)
-    console.print(f"{played} can be played, {len(games) - played} cannot.")
+    console.print(f"{len(games)} games.")
