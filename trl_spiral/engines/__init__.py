@@ -1,4 +1,4 @@
 """
-Engines, which answer requests for replies: `local/` runs models in this process, `vllm/` drives vLLM, `http/` asks
-servers. `policies.py` combines engines of several policies. Neither it nor `http/` imports torch.
+Engines, which answer requests: `local/` runs models in this process, `vllm/` drives vLLM, and `http/` asks servers.
+`policies.py` combines engines of several policies, and `build.py` makes the engines that names describe.
 """
