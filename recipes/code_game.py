@@ -28,9 +28,9 @@ import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import Opponents, SpiralConfig, SpiralTrainer
+from trl_spiral import Opponents, SpiralConfig, SpiralParser, SpiralTrainer
 from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
 from trl_spiral.engines.build import build_opponents
 from trl_spiral.games import get_game
@@ -126,9 +126,8 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     )
     trainer.add_callback(matches)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -144,7 +143,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """Parse the command line, with the settings above as defaults."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(FULL if full_size else LAPTOP)
     if FROZEN in (explicit(parser, arguments, "games") or ()):

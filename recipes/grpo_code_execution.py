@@ -34,7 +34,7 @@ from trl_spiral.machine import is_set, parse_for_platform
 from trl_spiral.rewards import REWARD_LIMITS, ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import LocalSandbox
 from trl_spiral.tiny.coder import make_tiny_coder
-from trl_spiral.tiny.exercises import Exercise, clumsy_lessons, make_exercises
+from trl_spiral.tiny.lessons import Exercise, clumsy_lessons, make_exercises
 from trl_spiral.training.preflight import reserve_output_dir
 
 

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.engines.build import BuiltPlayers, build_players, read_names
 from trl_spiral.engines.http.openai import BUDGETS
 from trl_spiral.evaluation.matches import MatchReport, match_table, paired_starts, seat_result
@@ -166,9 +166,8 @@ class MatchCallback(TrainerCallback):
         with _trl.open_engine(self.trainer) as engine:
             for game, rival in itertools.product(self.games, self._met.players.values()):
                 starts = paired_starts(game, policy, rival, self.pairs, self.seed)[share]
-                episodes = together(
+                episodes = agree(
                     partial(self._play, starts, engine),
-                    lambda: None,
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 told = dict(gather_object([(episode.counter, seat_result(episode)) for episode in episodes]))

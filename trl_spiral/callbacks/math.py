@@ -16,7 +16,7 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.hub import hub_rows
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.evaluation.problems.files import read_rows
 from trl_spiral.evaluation.problems.math import MathAttempt, answer_problems, math_metrics
 from trl_spiral.evaluation.problems.math_grading import check_can_grade
@@ -111,11 +111,10 @@ class MathCallback(TrainerCallback):
         numbers: dict[str, float] = {}
         with ExitStack() as opened:
             # No rank waits for one that has failed, to open it or to answer.
-            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
+            engine = agree(lambda: opened.enter_context(_trl.open_engine(self.trainer)))
             for name, problems in self.problems.items():
-                mine = together(
+                mine = agree(
                     partial(self._answer, name, problems, engine),
-                    lambda: None,
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 attempts = sorted(gather_object(mine), key=lambda attempt: attempt.number)

@@ -16,7 +16,7 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.hub import hub_rows
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.evaluation.problems.code import (
     EVALUATION_LIMITS,
     CodeAttempt,
@@ -191,11 +191,10 @@ class MBPPCallback(TrainerCallback):
         begun = time.monotonic()
         with ExitStack() as opened:
             # No rank waits for one that has failed, at any of these; and all of them open the engine, or none.
-            sandbox = together(lambda: opened.enter_context(self._opened()), lambda: None, restore=None)
-            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
-            mine = together(
+            sandbox = agree(lambda: opened.enter_context(self._opened()))
+            engine = agree(lambda: opened.enter_context(_trl.open_engine(self.trainer)))
+            mine = agree(
                 lambda: self._attempts(engine, sandbox),
-                lambda: None,
                 lambda: _trl.restore_weights(self.trainer, engine),
             )
         attempts = sorted(gather_object(mine), key=lambda attempt: (attempt.number, attempt.sample))

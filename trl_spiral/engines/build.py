@@ -23,7 +23,7 @@ from trl_spiral.engines.local.second_copy import FrozenCopy
 from trl_spiral.engines.local.transformers import TransformersEngine, generation_config
 from trl_spiral.engines.policies import Router, SwappingEngine
 from trl_spiral.games import Game
-from trl_spiral.opponents import OpponentPool, Opponents
+from trl_spiral.opponents import OpponentPool, Opponents, PoolSettings
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player, PolicyPlayer
 from trl_spiral.players.names import (
@@ -323,7 +323,7 @@ def build_opponents(args: Any, games: Sequence[Game], device: Any = "cpu") -> Op
     shares = {called.get(text, text): share for text, share in shares.items()}
     folder = Path(args.output_dir) / POOL_FOLDER
     keeps_pool = POOL in shares or BASE in shares
-    pool = OpponentPool(folder, args.pool_capacity, args.pool_eviction) if keeps_pool else None
+    pool = OpponentPool(folder, args.pool_capacity, PoolSettings.of(args.pool_kwargs).eviction) if keeps_pool else None
     return Opponents(shares, pool, args.matchmaking, built.players, built.engines)
 
 
