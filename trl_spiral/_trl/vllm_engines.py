@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 WHOLE_WEIGHTS_BEHIND_A_SERVER = (
     "A vLLM server holds one set of whole weights, so it cannot answer for snapshots of them. Train LoRA, generate "
-    "with "
-    '`vllm_mode="colocate"`, or serve the opponent by a server of its own, as an endpoint.'
+    'with `vllm_mode="colocate"`, or serve the opponent by a server of its own, as an endpoint.'
 )
 
 
