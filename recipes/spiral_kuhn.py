@@ -134,7 +134,7 @@ def table(grades: ExploitabilityCallback, games: list[str]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for game in games:
-        for entry in grades.curve(game):
+        for entry in grades.curve:
             policy, average, illegal = (
                 entry[f"exploitability/{game}/{name}"]
                 for name in ("exploitability", "average_exploitability", "illegal")
