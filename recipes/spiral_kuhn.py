@@ -28,11 +28,20 @@ import torch
 from transformers import ProgressCallback
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
-from trl_spiral.callbacks import ExploitabilityCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.machine import explicit, is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
+from trl_spiral import (
+    ExploitabilityCallback,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralTrainer,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    check_reference,
+    check_vllm,
+    explicit,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 
 
 # Two players who both climb their own gain circle around an equilibrium. A pull towards a reference that follows slowly turns

@@ -24,11 +24,19 @@ import torch
 from transformers import ProgressCallback
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
-from trl_spiral.callbacks import SelfPlayProgressCallback, TicTacToeCallback, TranscriptCallback
-from trl_spiral.machine import is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_fresh_pool, check_vllm, reserve_output_dir
+from trl_spiral import (
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralTrainer,
+    TicTacToeCallback,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    check_fresh_pool,
+    check_vllm,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 
 
 EVAL_TEMPERATURE = 0.25  # grades are given at this temperature; training samples at 1.0

@@ -13,6 +13,7 @@ from transformers.utils import find_adapter_config_file
 from trl_spiral.engines.local.second_copy import FrozenCopy
 from trl_spiral.engines.local.transformers import TransformersEngine, generation_config
 from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.extras import require_extra
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.text.prompts import PromptRenderer
@@ -104,6 +105,7 @@ def _load(path: str, tokenizer: str, device: Any) -> tuple[PreTrainedModel, PreT
         # `AutoModelForCausalLM` loads an adapter onto its base by itself, but not as a PEFT model.
         model = AutoModelForCausalLM.from_pretrained(base or path)
         if base:
+            require_extra("peft", "Loading a LoRA adapter")
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, path)

@@ -1,5 +1,4 @@
 import copy
-import json
 import random
 import sys
 from contextlib import redirect_stdout
@@ -10,7 +9,6 @@ import pytest
 
 from tests.helpers.games import LastStone
 from tests.helpers.hostile_replies import any_move, opening, replay, views
-from trl_spiral.cli import main
 from trl_spiral.games import base, game_names, get_game, register_game
 from trl_spiral.games.textarena import FAMILIES, REFUSED, family_of, list_games, talk
 from trl_spiral.games.textarena.unsupported import FILES, JUDGE, ONE, PYTHON
@@ -374,43 +372,3 @@ class TestListing:
         (game,) = list_games("LastStone")
 
         assert (game.seats, game.kind, game.legal_moves) == (3, "perfect information", "state")
-
-
-class TestCommand:
-    def test_prints_a_table(self, capsys):
-        assert main(["games", "tictactoe"]) == 0
-
-        printed = capsys.readouterr().out
-        assert "QuantumTicTacToe-v0" in printed
-        assert "needs Python 3.12" in printed
-        assert "can be played" in printed
-
-    def test_prints_json(self, capsys):
-        assert main(["games", "Briscola", "--json"]) == 0
-
-        (game,) = json.loads(capsys.readouterr().out)
-        assert (game["name"], game["seats"], game["playable"]) == ("Briscola-v0", 2, True)
-
-    def test_imports_a_module_that_registers_games(self, registry, capsys, tmp_path, monkeypatch):
-        source = (
-            "from games_for_tests import LastStone\nfrom trl_spiral.games import register_game\n"
-            "register_game('LastStone-v9', LastStone)\n"
-        )
-        (tmp_path / "my_games.py").write_text(source)
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "path", list(sys.path))
-
-        assert main(["games", "LastStone", "--import", "my_games"]) == 0
-        assert "LastStone-v9" in capsys.readouterr().out
-
-    def test_refuses_a_module_that_is_not_there(self, capsys, monkeypatch):
-        monkeypatch.setattr(sys, "path", list(sys.path))
-
-        assert main(["games", "--import", "no_such_games"]) == 2
-        assert "`--import` (no_such_games) failed" in capsys.readouterr().err
-
-    def test_says_where_nothing_is_found(self, capsys, monkeypatch):
-        monkeypatch.setattr(sys, "path", list(sys.path))
-
-        assert main(["games", "no such game"]) == 2
-        assert "No game's name, kind or note holds 'no such game'" in capsys.readouterr().err
