@@ -45,4 +45,5 @@ def explain_missing(error: BaseException) -> str | None:
 
 
 def _sentence(package: str, purpose: str) -> str:
-    return f"{purpose} needs {package}, which is not installed. Install it with `pip install trl-spiral[{EXTRAS[package]}]`."
+    command = f"pip install trl-spiral[{EXTRAS[package]}]"
+    return f"{purpose} needs {package}, which is not installed. Install it with `{command}`."

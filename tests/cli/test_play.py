@@ -96,7 +96,8 @@ class TestPlay:
     def test_plays_at_a_real_terminal(self, model_dir):
         script = (
             "import sys; from trl_spiral.cli import main\n"
-            f"sys.exit(main(['play', {model_dir!r}, '--game', 'TicTacToe-v0', '--max-new-tokens', '8', '--seat', '1']))"
+            f"sys.exit(main(['play', {model_dir!r}, '--game', 'TicTacToe-v0', '--max-new-tokens', '8', "
+            "'--seat', '1']))"
         )
         ours, theirs = pty.openpty()
         try:

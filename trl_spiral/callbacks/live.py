@@ -41,8 +41,8 @@ class LiveCallback(TrainerCallback):
     Shows training in the terminal, in place: speed, results by game and seat, signs of collapse, the last game.
 
     It replaces the progress bars that the trainer has when it is made. Other output (logging, `print`, warnings)
-    appears above it. Only the first rank shows anything. If standard output is not a terminal, it prints one plain line
-    per log entry instead, and one per warning unless a [`CollapseCallback`] does.
+    appears above it. Only the first rank shows anything. If standard output is not a terminal, it prints one plain
+    line per log entry instead, and one per warning unless a [`CollapseCallback`] does.
 
     Args:
         trainer ([`~transformers.Trainer`]):

@@ -98,8 +98,8 @@ class MatchCallback(GradingCallback):
         models = [one.whole for one in read_names(texts) if one.kind in ("endpoint", "model", "snapshot")]
         if models and _trl.ranks_per_engine(self.trainer) > 1:
             raise ValueError(
-                f"Ranks that share an engine (`vllm_tensor_parallel_size` above 1) would each query {models[0]} and get "
-                "different replies. Use 1, or scripted rivals."
+                f"Ranks that share an engine (`vllm_tensor_parallel_size` above 1) would each query {models[0]} and "
+                "get different replies. Use 1, or scripted rivals."
             )
         made = make_contestants(
             texts,

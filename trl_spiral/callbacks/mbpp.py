@@ -100,7 +100,8 @@ class MBPPCallback(GradingCallback):
             unique among the callbacks of a trainer.
 
     Raises:
-        ValueError: If the problems cannot be loaded or a number is out of range. When training begins, if the trainer's
+        ValueError: If the problems cannot be loaded or a number is out of range. When training begins, if the
+        trainer's
             model cannot be graded or another callback has the same name.
         CannotContain: If the sandbox cannot work.
     """

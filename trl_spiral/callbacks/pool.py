@@ -113,8 +113,8 @@ class OpponentPoolCallback(TrainerCallback):
             inside = Path(args.output_dir).resolve() in self.pool.folder.resolve().parents
             if not inside or any(Path(args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
                 raise ValueError(
-                    f"{self.pool.folder} holds snapshots of another run. Resume that run with `resume_from_checkpoint`, "
-                    "or choose another folder for the pool."
+                    f"{self.pool.folder} holds snapshots of another run. Resume that run with "
+                    "`resume_from_checkpoint`, or choose another folder for the pool."
                 )
             # The snapshots are of a run that ended before its first checkpoint.
             change_together(self.pool, self.pool.start_anew)
@@ -182,8 +182,8 @@ class OpponentPoolCallback(TrainerCallback):
             )
         if not self.repair and (problems := OpponentPool(folder).problems()):
             raise ValueError(
-                f"{folder} is damaged: {'; '.join(problems)}. Resume from another checkpoint, or continue without these "
-                "snapshots with `repair=True`."
+                f"{folder} is damaged: {'; '.join(problems)}. Resume from another checkpoint, or continue without "
+                "these snapshots with `repair=True`."
             )
         self.pool.restore(folder, self.repair)
 
@@ -204,7 +204,7 @@ class OpponentPoolCallback(TrainerCallback):
 
 
 def cast_weights(state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> dict[str, Any]:
-    """Return the weights with floating-point tensors cast to `dtype`, if given. Tied tensors stay tied, stored once."""
+    """Return the weights with floating-point tensors cast to `dtype`, if given. Tied tensors stay tied."""
     if dtype is None:
         return dict(state_dict)
     done: dict[tuple[Any, ...], torch.Tensor] = {}

@@ -53,7 +53,8 @@ class EvalTaskCommand(Command):
         Grade the model, write the file, and print a table.
 
         Raises:
-            ValueError: If an argument is out of range, the task is unknown, has no problems or cannot be scored, or the
+            ValueError: If an argument is out of range, the task is unknown, has no problems or cannot be scored, or
+            the
                 model cannot be loaded.
         """
         _check(args)
@@ -93,7 +94,8 @@ def _check(args: argparse.Namespace) -> None:
         )
     if reserved := sorted({"conversation", "tokenize", "add_generation_prompt"} & {*args.chat_template_kwargs}):
         raise ValueError(
-            f"`--chat-template-kwargs` must not set {reserved[0]!r}, which is no argument of the template. Leave it out."
+            f"`--chat-template-kwargs` must not set {reserved[0]!r}, which is no argument of the template. Leave it "
+            "out."
         )
     if args.out.is_dir():
         raise ValueError(

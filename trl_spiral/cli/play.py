@@ -63,8 +63,8 @@ class ShownPlayer:
         player ([`~players.Player`]):
             Player to show.
         at_once (`bool`):
-            Whether to print moves and thinking as it plays. Otherwise they are printed by `show_hidden`, and the game's
-            observations alone show its moves.
+            Whether to print moves and thinking as it plays. Otherwise they are printed by `show_hidden`, and the
+            game's observations alone show its moves.
         screen (`TextIO`, *optional*):
             Default: the terminal.
     """

@@ -100,8 +100,8 @@ def standings(episodes: Sequence[Episode], names: Sequence[str]) -> dict[str, An
         for j in size:
             if i < j and not matrix.counts[i][j]:
                 raise ValueError(
-                    f"No game between {order[i]} and {order[j]} was completed, so they cannot be compared. Look at the "
-                    "warnings above, and play again."
+                    f"No game between {order[i]} and {order[j]} was completed, so they cannot be compared. Look at "
+                    "the warnings above, and play again."
                 )
     # Win rate minus loss rate; a draw counts as half of each.
     nash = nash_average([[0.0 if i == j else 2 * matrix.rates[i][j] - 1 for j in size] for i in size])

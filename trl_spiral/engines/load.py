@@ -102,10 +102,11 @@ def _load(path: str, tokenizer: str, device: Any) -> tuple[PreTrainedModel, PreT
     try:
         adapter = find_adapter_config_file(path)
         base = json.loads(Path(adapter).read_text())["base_model_name_or_path"] if adapter else None
+        if base:
+            require_extra("peft", "Loading a LoRA adapter")
         # `AutoModelForCausalLM` loads an adapter onto its base by itself, but not as a PEFT model.
         model = AutoModelForCausalLM.from_pretrained(base or path)
         if base:
-            require_extra("peft", "Loading a LoRA adapter")
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, path)

@@ -11,38 +11,38 @@ from trl_spiral.report.shell import assemble, finite
 
 
 BANDS = (("_low", "/low"), ("_high", "/high"))
-"""How the two ends of an interval are called in the log, after the metric's name."""
+"""Suffixes of the two ends of an interval in the log."""
 
 _SCRIPTS = ("dom.js", "charts.js", "opponents.js", "browse.js", "games.js", "main.js")
 
 
-class Warned(Protocol):
-    """A sign of trouble in a run's log."""
+class ReportWarning(Protocol):
+    """A warning in the log of a run."""
 
     @property
     def step(self) -> int:
-        """Optimizer step at which it shows."""
+        """Optimizer step of the warning."""
 
     @property
     def metric(self) -> str:
-        """Name of the metric in which it shows."""
+        """Metric that the warning is about."""
 
     @property
     def sentence(self) -> str:
-        """What is wrong and what to do about it."""
+        """The problem and the remedy."""
 
 
-def render(run: Run, warnings: Sequence[Warned] = (), plain: bool = False) -> str:
+def render(run: Run, warnings: Sequence[ReportWarning] = (), plain: bool = False) -> str:
     """
-    The whole page.
+    Return the report of a run.
 
     Args:
         run ([`Run`]):
-            What it shows.
-        warnings (`Sequence[Warned]`):
-            Signs of trouble, marked in the curves of their metrics.
+            Run to show.
+        warnings (`Sequence[ReportWarning]`):
+            Warnings to list, and to mark in the curves of their metrics.
         plain (`bool`, defaults to `False`):
-            Whether games are left unpacked, several times as large: for browsers older than May 2023, which cannot unpack.
+            Whether games are not compressed, for browsers older than May 2023. The page is then several times larger.
 
     Returns:
         `str`: HTML. The same run gives the same page.
@@ -58,8 +58,8 @@ def render(run: Run, warnings: Sequence[Warned] = (), plain: bool = False) -> st
 
 
 # ---- data ----
-def _summary(run: Run, warnings: Sequence[Warned]) -> dict[str, Any]:
-    """All but the games' texts: what is there when the page opens."""
+def _summary(run: Run, warnings: Sequence[ReportWarning]) -> dict[str, Any]:
+    """Return everything except the texts of games: the data that is loaded when the page opens."""
     charted = groups(run.history)
     curves = {series.metric for group in charted for chart in group.charts for series in chart.series}
     shown = {"step", "epoch"} | {name + end for name in curves for end in ("", *sum(BANDS, ()))}
@@ -75,7 +75,7 @@ def _summary(run: Run, warnings: Sequence[Warned]) -> dict[str, Any]:
             {
                 "title": group.title,
                 "anchor": group.anchor,
-                "otherwise": group.otherwise,
+                "empty": group.empty,
                 "charts": [_chart(chart, run.history) for chart in group.charts],
             }
             for group in charted
@@ -91,13 +91,13 @@ def _summary(run: Run, warnings: Sequence[Warned]) -> dict[str, Any]:
             "rates": [[finite(rate) for rate in row] for row in matrix.rates],
             "counts": matrix.counts,
         },
-        "circles": run.circles,
+        "cycles": run.cycles,
         "grades": [
             {
                 "game": grade["game"],
                 "step": grade["step"],
                 "exploitability": finite(grade["exploitability"]),
-                "inAll": grade["states_in_all"],
+                "total": grade["number_of_states"],
                 "states": [
                     [state["state"], state["seat"], finite(state["reach"]), moves, state["best_response"]]
                     for state in grade["states"]
@@ -125,9 +125,9 @@ def _summary(run: Run, warnings: Sequence[Warned]) -> dict[str, Any]:
 
 
 def _body(game: Mapping[str, Any]) -> dict[str, Any]:
-    """What a replay needs beside the list's entry."""
+    """Return the data of a replay that is not in the list of games."""
     kept = {name: game[name] for name in ("opening", "turns", "end", "offender", "detail")}
-    return {**kept, "seed": str(game["seed"])}  # of 64 bits, of which a browser's numbers hold 53
+    return {**kept, "seed": str(game["seed"])}  # 64 bits, which numbers in JavaScript cannot represent
 
 
 def _chart(chart: Chart, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
