@@ -101,8 +101,7 @@ class MBPPCallback(GradingCallback):
 
     Raises:
         ValueError: If the problems cannot be loaded or a number is out of range. When training begins, if the
-        trainer's
-            model cannot be graded or another callback has the same name.
+            trainer's model cannot be graded or another callback has the same name.
         CannotContain: If the sandbox cannot work.
     """
 

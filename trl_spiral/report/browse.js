@@ -135,8 +135,8 @@ function makeFilters(index, kind, store, show) {
   return { form: make("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, choices, make("div", { class: "wide" }, make("label", { for: "search" }, "Search"), search), said), apply };
 }
 
-// The view, which steps through one record. `kind.story` returns a heading and stops. Each stop has the face of its button,
-// an accessible label (`said`), and a function that draws it.
+// The view, which steps through one record. `kind.story` returns a heading and stops. Each stop has the face of its
+// button, an accessible label (`said`), and a function that draws it.
 function makeStepper(index, kind, store) {
   const view = make("article", { class: "view", "aria-label": "Replay" });
   let place = -1, story = null, at = 0;

@@ -12,8 +12,9 @@ function niceTicks(low, high, wanted) {
   return ticks;
 }
 
-// The range of the vertical axis. It starts at zero if that costs little space or noise would fill the chart, and spans 0
-// to 100 % if shares are large. The last interval of a band must fit; wider intervals, as at the start of a run, are cut.
+// The range of the vertical axis. It starts at zero if that costs little space or noise would fill the chart, and spans
+// 0 to 100 % if shares are large. The last interval of a band must fit. Wider intervals, as at the start of a run, are
+// cut.
 function span(chart) {
   if (chart.style === "shares") return [0, 1];
   const values = chart.series.flatMap((one) => [...one.points.map((point) => point[1]), ...one.points.at(-1).slice(2)]).filter((y) => y !== null);
@@ -51,7 +52,8 @@ function colour(one, place) {
   return one.role ? `var(--${one.role})` : `var(--series-${place % 6})`;
 }
 
-// A warning belongs to the curve of its metric. A skew between seats is not logged: its warning belongs to the results.
+// A warning belongs to the curve of its metric. The skew between seats is not logged: its warning belongs to the
+// results.
 function warns(warning, one) {
   return warning.metric === one.metric || (one.role !== "" && `${one.metric.replace(/seat\d+\/\w+$/, "")}skew` === warning.metric);
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from trl_spiral.report.charts import Chart, groups, points
+from trl_spiral.opponents.transitivity import Matrix
+from trl_spiral.report.charts import Chart, Group, groups, points
 from trl_spiral.report.run import Run
 from trl_spiral.report.shell import assemble, finite
 
@@ -61,10 +62,6 @@ def render(run: Run, warnings: Sequence[ReportWarning] = (), plain: bool = False
 def _summary(run: Run, warnings: Sequence[ReportWarning]) -> dict[str, Any]:
     """Return everything except the texts of games: the data that is loaded when the page opens."""
     charted = groups(run.history)
-    curves = {series.metric for group in charted for chart in group.charts for series in chart.series}
-    shown = {"step", "epoch"} | {name + end for name in curves for end in ("", *sum(BANDS, ()))}
-    logged = {name for entry in run.history for name, value in entry.items() if isinstance(value, int | float)}
-    matrix = run.matrix
     return {
         "name": run.name,
         "step": run.step,
@@ -80,47 +77,49 @@ def _summary(run: Run, warnings: Sequence[ReportWarning]) -> dict[str, Any]:
             }
             for group in charted
         ],
-        "others": {name: _points(run.history, name) for name in sorted(logged - shown)},
+        "others": _other_metrics(charted, run.history),
         "ladder": [
             {"name": name, "mu": rating.mu, "low": rating.low, "high": rating.high}
             for name, rating in run.ratings.items()
         ],
-        "matrix": matrix
-        and {
-            "names": matrix.names,
-            "rates": [[finite(rate) for rate in row] for row in matrix.rates],
-            "counts": matrix.counts,
-        },
+        "matrix": run.matrix and _matrix(run.matrix),
         "cycles": run.cycles,
-        "grades": [
-            {
-                "game": grade["game"],
-                "step": grade["step"],
-                "exploitability": finite(grade["exploitability"]),
-                "total": grade["number_of_states"],
-                "states": [
-                    [state["state"], state["seat"], finite(state["reach"]), moves, state["best_response"]]
-                    for state in grade["states"]
-                    for moves in [{move: finite(share) for move, share in state["moves"].items()}]
-                ],
-            }
-            for grade in run.grades
-        ],
+        "grades": [_grade(grade) for grade in run.grades],
         "gamesKept": run.games_kept,
         "games": [
             [
-                game["game"],
-                game["number"],
-                game["step"],
-                game["kind"],
-                game["players"],
-                game["ending"],
-                game["returns"],
-                turns,
+                *(game[name] for name in ("game", "number", "step", "kind", "players", "ending", "returns")),
+                len(game["turns"]),
             ]
             for game in run.games
-            for turns in [len(game["turns"])]
         ],
+    }
+
+
+def _other_metrics(charted: Sequence[Group], history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the curves of all metrics that no chart shows."""
+    curves = {series.metric for group in charted for chart in group.charts for series in chart.series}
+    shown = {"step", "epoch"} | {name + end for name in curves for end in ("", *sum(BANDS, ()))}
+    logged = {name for entry in history for name, value in entry.items() if isinstance(value, int | float)}
+    return {name: _points(history, name) for name in sorted(logged - shown)}
+
+
+def _matrix(matrix: Matrix) -> dict[str, Any]:
+    rates = [[finite(rate) for rate in row] for row in matrix.rates]
+    return {"names": matrix.names, "rates": rates, "counts": matrix.counts}
+
+
+def _grade(grade: Mapping[str, Any]) -> dict[str, Any]:
+    states = []
+    for state in grade["states"]:
+        moves = {move: finite(share) for move, share in state["moves"].items()}
+        states.append([state["state"], state["seat"], finite(state["reach"]), moves, state["best_response"]])
+    return {
+        "game": grade["game"],
+        "step": grade["step"],
+        "exploitability": finite(grade["exploitability"]),
+        "total": grade["number_of_states"],
+        "states": states,
     }
 
 
