@@ -337,7 +337,7 @@ class TestTicTacToeCallback:
         _, _, header, _, *rows = callback.table().splitlines()
         found = {"illegal": "0.0 %", "truncated": "0.0 %", kind: "100.0 %"}
 
-        assert header.endswith("| loss | illegal | cut off |")
+        assert header.endswith("| loss | illegal | truncated |")
         assert all(row.endswith(f"| 100.0 % | {found['illegal']} | {found['truncated']} |") for row in rows)
 
 

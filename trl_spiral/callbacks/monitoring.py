@@ -85,7 +85,7 @@ class CollapseCallback(TrainerCallback):
             tally.take_rewards(_trl.latest_rewards(self.trainer))
             written = _trl.log_columns(self.trainer)["completion"]
             replies = [one if isinstance(one, str) else str(one[-1].get("content") or "") for one in written]
-            # TRL does not store which replies were cut off. If any was, a longest one was.
+            # TRL does not store which replies were truncated. If any was, a longest one was.
             tally.samples = {"truncated": max(replies, key=len), "any": replies[-1]}
         return tally
 

@@ -99,7 +99,7 @@ class TicTacToeCallback(GradingCallback):
         lines = [
             f"Tic-tac-toe at temperature {self.temperatures[0]:g} ({how}):",
             "",
-            f"| model | against | seat | {' | '.join(name.replace('truncated', 'cut off') for name in fields)} |",
+            f"| model | against | seat | {' | '.join(fields)} |",
             f"|---|---|---|{'---:|' * len(fields)}",
         ]
         for when, metrics in (("before", self.curve[0]), ("after", self.curve[-1])):
