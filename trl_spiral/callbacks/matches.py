@@ -33,8 +33,8 @@ class MatchCallback(GradingCallback):
     See also [`GradingCallback`].
 
     Args:
-        trainer ([`~transformers.Trainer`]):
-            Trainer whose policy plays.
+        trainer, every, prompt_style:
+            See [`GradingCallback`].
         games (`str`, [`~games.Game`] or a sequence of them, *optional*):
             Games to play. Default: the trainer's; required if the trainer plays none.
         rivals (`str`, [`~players.Player`] or a sequence of them, defaults to `"random"`):
@@ -42,14 +42,10 @@ class MatchCallback(GradingCallback):
             scripted players, models, snapshots and endpoints.
         pairs (`int`, defaults to `100`):
             Deals of each game against each rival, each played from every seat.
-        every (`int`, *optional*):
-            Steps between evaluations. By default, only before and after training.
         temperature (`float`, *optional*):
             Temperature of the policy, and of rivals that are models. Default: the trainer's, in evaluation.
         seed (`int`, defaults to `0`):
             Seed of the deals and of all decisions.
-        prompt_style (`str`, *optional*):
-            See [`~text.prompts.PromptRenderer`]. Default: the style of the trainer's self-play, or `"chat"`.
         endpoint_kwargs (`dict`, *optional*):
             Arguments of [`EndpointEngine`] for endpoints, such as `api_key_env` and `timeout`. Default: the trainer's,
             without its budget.

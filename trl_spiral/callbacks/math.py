@@ -35,12 +35,10 @@ class MathCallback(GradingCallback):
     [`GradingCallback`].
 
     Args:
-        trainer ([`~transformers.Trainer`]):
-            Trainer whose policy is graded.
+        trainer, every, prompt_style:
+            See [`GradingCallback`].
         sets (`str`, [`~evaluation.problems.math_sets.MathsSet`] or a sequence of them):
             Names from [`~evaluation.problems.math_sets.MATHS_SETS`], or sets of your own.
-        every (`int`, *optional*):
-            Steps between grades. By default, only before and after training.
         limit (`int`, *optional*):
             Number of problems of each set, from the first one. Default: all.
         temperature (`float`, *optional*, defaults to `0.0`):
@@ -53,8 +51,6 @@ class MathCallback(GradingCallback):
             that generates nothing, such as `SFTTrainer`.
         seed (`int`, defaults to `0`):
             Seed of the replies.
-        prompt_style (`str`, *optional*):
-            See [`~text.prompts.PromptRenderer`]. Default: the style of the trainer's self-play, or `"chat"`.
 
     Raises:
         ValueError: If a set is unknown or cannot be loaded, or a number is out of range. When training begins, if the

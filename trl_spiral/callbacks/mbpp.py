@@ -65,12 +65,10 @@ class MBPPCallback(GradingCallback):
     [`~evaluation.problems.code_settings.ENVIRONMENT`]), before the defaults below. [`MBPPParser`] adds YAML files.
 
     Args:
-        trainer ([`~transformers.Trainer`]):
-            Trainer whose policy is graded.
+        trainer, every, prompt_style:
+            See [`GradingCallback`].
         path (`str` or `Path`, *optional*):
             File of the set. By default, MBPP comes from the Hub.
-        every (`int`, *optional*):
-            Steps between grades. By default, only before and after training.
         limit (`int`, *optional*):
             Number of problems, from the first one. Default: all.
         split (`str`, defaults to `"test"`):
@@ -88,8 +86,6 @@ class MBPPCallback(GradingCallback):
             `samples`, and `samples`.
         seed (`int`, defaults to `0`):
             Seed of the replies.
-        prompt_style (`str`, *optional*):
-            See [`~text.prompts.PromptRenderer`]. Default: the style of the trainer's self-play, or `"chat"`.
         problem_set (`str`, defaults to `"mbpp"`):
             Or `"humaneval"`, which needs a `path`.
         sandbox ([`~sandbox.Sandbox`], *optional*):

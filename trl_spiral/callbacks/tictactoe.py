@@ -30,19 +30,15 @@ class TicTacToeCallback(GradingCallback):
     prompts and sampling are those of the trainer's evaluation. See [`GradingCallback`].
 
     Args:
-        trainer ([`~transformers.Trainer`]):
-            Trainer whose policy is graded.
+        trainer, every, prompt_style:
+            See [`GradingCallback`].
         temperatures (`Sequence[float]`, *optional*):
             Temperatures to grade at; the table shows the first. Default: the trainer's in evaluation and, if it
             differs, in training.
-        every (`int`, *optional*):
-            Steps between grades. By default, only before and after training.
         games (`int`, *optional*):
             Games per rival and seat. `None` grades exactly.
         seed (`int`, defaults to `0`):
             Seed of the games.
-        prompt_style (`str`, *optional*):
-            See [`~text.prompts.PromptRenderer`]. Default: the style of the trainer's self-play, or `"chat"`.
 
     Raises:
         ValueError: If `every` is below 1. When training begins, if the trainer's model cannot be graded.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from trl_spiral.cli.options import (
     check_names_one,
     open_contestants,
     playable_games,
+    write_json,
 )
 from trl_spiral.evaluation.matches import evaluate_matches, match_table
 from trl_spiral.intervals import METHODS
@@ -73,5 +73,4 @@ class EvalCommand(Command):
                 "intervals": METHODS,
                 "matches": [report.to_json() for report in reports],
             }
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+            write_json(args.json, written)

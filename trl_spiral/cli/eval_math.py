@@ -3,11 +3,17 @@ r"""`trl-spiral eval-math MODEL --set gsm8k`: grades of a model on math sets, fr
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from trl_spiral.cli.command import Command
-from trl_spiral.cli.options import IN_FLIGHT, add_model_arguments, at_least_one, read_device, read_sampling
+from trl_spiral.cli.options import (
+    IN_FLIGHT,
+    add_model_arguments,
+    at_least_one,
+    read_device,
+    read_sampling,
+    write_json,
+)
 from trl_spiral.evaluation.problems.math_sets import MATHS_SETS
 from trl_spiral.text.printable import say
 
@@ -67,5 +73,4 @@ class EvalMathCommand(Command):
             found[name] = {**numbers, "problems": len(problems), "replies": [one.record() for one in attempts]}
         if args.json:
             written = {"model": args.model, "temperature": args.temperature, "seed": args.seed, "sets": found}
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+            write_json(args.json, written)

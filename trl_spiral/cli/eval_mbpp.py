@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from trl_spiral.cli.command import Command
-from trl_spiral.cli.options import IN_FLIGHT, add_model_arguments, at_least_one, read_device, read_sampling
+from trl_spiral.cli.options import (
+    IN_FLIGHT,
+    add_model_arguments,
+    at_least_one,
+    read_device,
+    read_sampling,
+    write_json,
+)
 from trl_spiral.evaluation.problems.code_sets import CODE_SETS, MBPP_SPLITS
 from trl_spiral.evaluation.problems.code_settings import ENVIRONMENT, ONLY_MBPP, texts_from_environment
 from trl_spiral.text.printable import say
@@ -83,8 +89,7 @@ class EvalMbppCommand(Command):
             settings = {"temperature": args.temperature, "samples": args.samples, "seed": args.seed}
             written = {"model": args.model, "set": args.problem_set, **settings, "summary": numbers}
             written["problems"] = records(problems, attempts)
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+            write_json(args.json, written)
 
 
 def _table(problem_set: str, problems: int, ks: Sequence[int], numbers: dict[str, float]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_spiral.games import Game, get_game
@@ -95,6 +97,12 @@ def playable_games(names: Sequence[str]) -> list[Game]:
     for game in games:
         game.check()
     return games
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain values to a file, and create its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def at_least_one(name: str, value: int) -> None:

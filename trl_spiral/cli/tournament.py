@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from trl_spiral.cli.options import (
     at_least_one,
     open_contestants,
     playable_games,
+    write_json,
 )
 from trl_spiral.evaluation.nash import nash_average
 from trl_spiral.evaluation.tournament import round_robin
@@ -67,9 +67,8 @@ class TournamentCommand(Command):
             episodes = round_robin(games, players, args.pairs, contestants.engine(), args.seed, contestants.in_flight)
         standing = standings(episodes, names)
         say(standing_table(standing))
-        args.output.mkdir(parents=True, exist_ok=True)
-        written = {"games": [game.name for game in games], "pairs": args.pairs, "seed": args.seed, **standing}
-        (args.output / TABLE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        played = {"games": [game.name for game in games], "pairs": args.pairs, "seed": args.seed}
+        write_json(args.output / TABLE, {**played, **standing})
         if find_spec("matplotlib") is not None:
             ratings = rate(episodes)
             draw_win_rates(
