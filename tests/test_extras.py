@@ -25,7 +25,7 @@ def uninstall(monkeypatch):
 
 
 def load_adapter(tmp_path):
-    from trl_spiral.engines.load import saved_player
+    from trl_spiral.engines.build import saved_player
     from trl_spiral.types import Sampling
 
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "no/model"}')

@@ -43,7 +43,7 @@ _NAMES = {
     "selfplay.position_values": ["PositionValues"],
     "selfplay.curriculum": ["Curriculum", "LinearCurriculum"],
     "selfplay.referee": ["Forfeit", "Start", "play", "referee"],
-    "opponents": ["Matchmaker", "OpponentPool", "Opponents"],
+    "opponents": ["Matchmaker", "OpponentPool", "Opponents", "pool_from_checkpoints", "pool_from_hub"],
     "types": ["Ending", "Episode", "Observation", "Reply", "Request", "Sampling", "Trajectory", "Turn"],
     "text.prompts": ["PromptRenderer"],
     # Games and players
@@ -65,18 +65,18 @@ _NAMES = {
     "engines.http.client": ["ServerLost"],
     "engines.http.openai": ["EndpointEngine"],
     "engines.http.vllm_server": ["ServerEngine"],
-    "engines.load": ["pool_players", "saved_player"],
+    "engines.build": ["build_opponents", "build_players", "read_names", "saved_player"],
     "engines.router": ["Router"],
     # Tasks, rewards and sandboxes
-    "tasks": ["Problem", "Score", "Task", "TaskReward", "get_task", "read_answer", "register_task", "task_dataset"],
-    "rewards": ["ExecutionReward", "UnitTestReward"],
+    "tasks": ["Problem", "Score", "Task", "get_task", "read_answer", "register_task", "task_dataset"],
+    "rewards": ["ExecutionReward", "TaskReward", "UnitTestReward"],
     "sandbox": ["BubblewrapSandbox", "CannotContain", "Job", "Limits", "LocalSandbox", "Sandbox", "Trial"],
     # Evaluation
     "evaluation.matches": ["MatchReport", "evaluate_matches", "match_table", "play_matches"],
     "evaluation.exact.exploitability": ["average_strategy", "best_responses", "exploitability", "nash_conv"],
     "evaluation.exact.policy_tables": ["read_policy_table"],
     "evaluation.exact.strategy_player": ["StrategyPlayer", "best_responder"],
-    "evaluation.problems.math_sets": ["MathsSet"],
+    "evaluation.problems.math_sets": ["MathSet"],
     "engines.local.strategies": ["language_model_strategy"],
     # Tiny models, for tests and quick starts
     "tiny.coder": ["make_tiny_coder"],

@@ -27,12 +27,12 @@ from trl_spiral.selfplay.advantages import AdvantageEstimator, RoleBaseline
 from trl_spiral.selfplay.curriculum import Curriculum, game_shares, named_shares
 from trl_spiral.selfplay.metrics import measure
 from trl_spiral.selfplay.referee import Engine, Forfeit, Playing, Start, play, referee, until_decided
-from trl_spiral.selfplay.results import AGAINST_ITSELF, Result, learning_seats, summarize
+from trl_spiral.selfplay.results import Result, learning_seats, summarize
 from trl_spiral.selfplay.rows import Row, SampleUnit, make_rows
 from trl_spiral.selfplay.state import RolloutState
 from trl_spiral.text.printable import get_logger
 from trl_spiral.text.prompts import PromptRenderer
-from trl_spiral.types import POLICY, Episode, Observation, Reply, Request, Turn
+from trl_spiral.types import POLICY, SELF, Episode, Observation, Reply, Request, Turn
 
 
 if TYPE_CHECKING:
@@ -419,10 +419,10 @@ class SelfPlayRollout:
     def _opponent_of(self, episode: Episode) -> str:
         """Class of the policy's opponents in an episode: a baseline is kept for each."""
         if not self.baseline_per_opponent:
-            return AGAINST_ITSELF
+            return SELF
         if self.opponents:
             return self.opponents.against(episode.players)
-        return "+".join(sorted(set(episode.players) - {POLICY})) or AGAINST_ITSELF
+        return "+".join(sorted(set(episode.players) - {POLICY})) or SELF
 
     def _play_wave(
         self,

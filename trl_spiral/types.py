@@ -17,10 +17,19 @@ Message = Mapping[str, str]
 """One chat message: `{"role": …, "content": …}`."""
 
 POLICY = "policy"
-"""Name of the weights that are being trained, wherever weights are named."""
+"""Name of the policy in training, as a player and as a set of weights."""
+
+SELF = "self"
+"""Name of the opponent in self-play: the policy fills every seat."""
+
+POOL = "pool"
+"""Name of the opponents that are snapshots of the policy."""
 
 BASE = "base"
-"""Name of the weights that training started from."""
+"""Name of the model that training started from, as an opponent and as a set of weights."""
+
+HUMAN = "human"
+"""Name of a person at the terminal."""
 
 
 class Ending(StrEnum):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
-from tests.helpers.strategy_models import reciting
+from tests.helpers.strategy_models import reply_model
 from tests.helpers.training_runs import KillAt, StopAt, history, lora
 from tests.training.test_resume import forked
 from trl_spiral import OpponentPool, SelfPlayRollout
@@ -329,7 +329,7 @@ class TestTicTacToeCallback:
     def test_the_table_separates_truncated_replies_from_illegal_ones(
         self, reply, longest, kind, make, tokenizer, tmp_path
     ):
-        reciting(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
+        reply_model(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
         tokenizer.save_pretrained(tmp_path / "player")
         trainer = make("self-play", tmp_path, model=str(tmp_path / "player"), max_completion_length=longest)
         callback = TicTacToeCallback(trainer, games=2)

@@ -12,7 +12,7 @@ from tests.helpers.forked_ranks import run_on_ranks
 from trl_spiral.callbacks import MathCallback
 from trl_spiral.callbacks import math as math_module
 from trl_spiral.callbacks.problem_sets import load_math_problems
-from trl_spiral.evaluation.problems.math_sets import MathsSet
+from trl_spiral.evaluation.problems.math_sets import MathSet
 from trl_spiral.selfplay.referee import WeightsLost
 
 
@@ -166,7 +166,7 @@ class TestLoadMathProblems:
         file = tmp_path / "sums.jsonl"
         file.write_text('{"q": "1+1?", "a": 2}\n')
 
-        problems = load_math_problems([MathsSet("sums", "user/sums", "test", "q", "a")], file)
+        problems = load_math_problems([MathSet("sums", "user/sums", "test", "q", "a")], file)
         assert problems["sums"][0].answer == "2"
 
     def test_loads_sets_without_a_file_from_the_hub(self, monkeypatch):

@@ -302,7 +302,7 @@ class TestWrongInput:
             ({"max_new_tokens": 0}, r"`max_new_tokens` \(0\) must be at least 1"),
             ({"temperature": -1.0}, r"`temperature` \(-1.0\) must not be negative"),
             ({"samples": 2}, r"`samples` \(2\) at temperature 0 are all the same"),
-            ({"ks": [2]}, "pass@2 cannot be told from 1 programs a problem"),
+            ({"ks": [2]}, "pass@2 cannot be estimated from 1 programs per problem"),
             ({"problem_set": "apps"}, "There is no code set 'apps'. Choose one of mbpp, humaneval"),
             ({"problem_set": "humaneval", "split": "test"}, r"and no `split` \(test\)"),
             ({"limit": 0}, r"`limit` \(0\) must be at least 1"),
@@ -393,7 +393,7 @@ class TestCommand:
         ("options", "environment", "sentence"),
         [
             (["--samples", "2"], {}, "`samples` (2) at temperature 0 are all the same"),
-            (["--k", "5"], {}, "pass@5 cannot be told from 1 programs a problem"),
+            (["--k", "5"], {}, "pass@5 cannot be estimated from 1 programs per problem"),
             (["--path", "none.json"], {}, "There is no file none.json"),
             ([], {"MBPP_DATASET_PATH": "none.json"}, "There is no file none.json"),
             ([], {"MBPP_EVAL_SAMPLES": "2"}, "`samples` (2) at temperature 0 are all the same"),

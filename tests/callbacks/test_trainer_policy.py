@@ -27,7 +27,7 @@ from trl_spiral.callbacks import exploitability as exploitability_module
 from trl_spiral.callbacks import tictactoe as tictactoe_module
 from trl_spiral.callbacks.rating_games import play_rating_games
 from trl_spiral.callbacks.trainer_policy import games_of
-from trl_spiral.evaluation.transcripts import GAMES, read_games
+from trl_spiral.evaluation.transcripts import GAMES, read_game_log
 from trl_spiral.games import get_game
 from trl_spiral.types import Sampling
 
@@ -241,7 +241,7 @@ class TestGames:
         trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2)
         trainer.add_callback(TranscriptCallback(trainer, every=1, games=7))
         trainer.train()
-        final = [game["game"] for game in read_games(tmp_path / GAMES) if game["kind"] == "final"]
+        final = [game["game"] for game in read_game_log(tmp_path / GAMES) if game["kind"] == "final"]
 
         assert (final.count("Kuhn-v0"), final.count("Nim-v0")) == (4, 3)
 
@@ -264,7 +264,7 @@ class TestGames:
     def test_a_game_without_a_random_player_is_played_only_against_itself(self, make, tmp_path):
         trainer = make(["TruthAndDeception-v0"], max_completion_length=4)
         at_end(TranscriptCallback(trainer, games=2))
-        games = list(read_games(tmp_path / GAMES))
+        games = list(read_game_log(tmp_path / GAMES))
 
         assert [game["players"] for game in games] == [["policy", "policy"]] * 2
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tests.helpers.lora_policies import lora_model
-from tests.helpers.strategy_models import reciting
+from tests.helpers.strategy_models import reply_model
 from trl_spiral.cli import main
 from trl_spiral.opponents import OpponentPool
 
@@ -31,7 +31,7 @@ class TestEval:
     def test_counts_truncated_replies_separately_from_illegal_ones(
         self, reply, longest, kind, tokenizer, tmp_path, capsys
     ):
-        reciting(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
+        reply_model(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
         tokenizer.save_pretrained(tmp_path / "player")
         arguments = ["--game", "TicTacToe-v0", "--pairs", "2", "--max-new-tokens", str(longest)]
         file = tmp_path / "eval.json"

@@ -5,7 +5,7 @@ import json
 from tests.helpers.run_folders import HOSTILE
 from trl_spiral.evaluation.problems.tasks import ScoredReply
 from trl_spiral.tasks import get_task
-from trl_spiral.tasks.hanoi import distance, legal_moves
+from trl_spiral.tasks.hanoi import distance, moves_from
 
 
 def solution(problem):
@@ -15,7 +15,7 @@ def solution(problem):
     state, goal = tuple(problem.data["start"]), tuple(problem.data["goal"])
     moves = []
     while state != goal:
-        after = {move: (*state[: move[0] - 1], move[2], *state[move[0] :]) for move in legal_moves(state)}
+        after = {move: (*state[: move[0] - 1], move[2], *state[move[0] :]) for move in moves_from(state)}
         moves.append(min(after, key=lambda move: distance(after[move], goal)))
         state = after[moves[-1]]
     return str([list(move) for move in moves])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from datasets import Dataset
 
-from tests.helpers.strategy_models import reciting
+from tests.helpers.strategy_models import reply_model
 from tests.helpers.toy_games import SumGame
 from tests.helpers.training_runs import config, history, plain_trainer
 from tests.training.test_two_ranks import SCRIPT, launch
@@ -36,7 +36,7 @@ def play(model_dir, tokenizer, tmp_path):
     """Train a player of the toy game for ten steps: the tiny model, or one that recites."""
 
     def play(replies=None, game=None, resume=None, **changes):
-        model = reciting(tokenizer, replies) if replies else model_dir
+        model = reply_model(tokenizer, replies) if replies else model_dir
         trainer = SpiralTrainer(
             model,
             args=config(tmp_path, **{"max_steps": STEPS, "learning_rate": 1e-6, **changes}),
@@ -72,7 +72,7 @@ def answer(model_dir, tokenizer, tmp_path):
         )
         prompts = [[{"role": "user", "content": f"You are Player {number}."}] for number in (0, 1)]
         trainer = AlgorithmTrainer(
-            reciting(tokenizer, replies) if replies else model_dir,
+            reply_model(tokenizer, replies) if replies else model_dir,
             reward,
             AlgorithmConfig(**{**settings, **changes}),
             Dataset.from_dict({"prompt": prompts * 8, "place": [0, 1] * 8}),

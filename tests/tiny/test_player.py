@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from trl_spiral.games import get_game
-from trl_spiral.games.tictactoe import NAME, random_lessons
-from trl_spiral.text.prompts import INSTRUCTION, PromptRenderer, extract_move
-from trl_spiral.tiny.lessons import LESSONS
+from trl_spiral.games.tictactoe import NAME
+from trl_spiral.text.prompts import INSTRUCTION, PromptRenderer
+from trl_spiral.text.replies import extract_move
+from trl_spiral.tiny.lessons import LESSONS, tictactoe_lessons
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
 
 
@@ -26,7 +27,7 @@ class TestLessons:
         rng = random.Random(0)
         first_moves = Counter()
         for _ in range(4000):
-            question, reply = random_lessons(rng, reading=False, instruction=INSTRUCTION)
+            question, reply = tictactoe_lessons(rng, reading=False, instruction=INSTRUCTION)
             listed = question.split("Available Moves:")[1].split("\n")[0]
             assert f"'{extract_move(reply)}'" in listed
             if listed.count("'[") == 9:
@@ -38,7 +39,7 @@ class TestLessons:
 
     def test_questions_are_about_the_rules(self):
         rng = random.Random(1)
-        replies = Counter(random_lessons(rng, reading=True, instruction=INSTRUCTION)[1] for _ in range(2000))
+        replies = Counter(tictactoe_lessons(rng, reading=True, instruction=INSTRUCTION)[1] for _ in range(2000))
 
         assert set(replies) == {"O has won", "X has won", "draw", "the game goes on"}
         assert replies["the game goes on"] > 1000

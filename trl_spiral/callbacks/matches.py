@@ -14,8 +14,8 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.grading import GradingCallback, check_at_least_one
 from trl_spiral.callbacks.trainer_policy import endpoint_kwargs_of, engine_group, evaluation_player, games_of
 from trl_spiral.distributed import together
-from trl_spiral.engines.contestants import Contestants, make_contestants, read_names
-from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
+from trl_spiral.engines.build import BuiltPlayers, build_players, read_names
+from trl_spiral.evaluation.matches import MatchReport, match_table, paired_starts, seat_result
 from trl_spiral.games import Game
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.selfplay.referee import Engine, Start, play, referee
@@ -38,8 +38,8 @@ class MatchCallback(GradingCallback):
         games (`str`, [`~games.Game`] or a sequence of them, *optional*):
             Games to play. Default: the trainer's; required if the trainer plays none.
         rivals (`str`, [`~players.Player`] or a sequence of them, defaults to `"random"`):
-            Opponents: players that need no engine, or names as in [`~engines.contestants.read_names`], which include
-            scripted players, models, snapshots and endpoints.
+            Opponents: players that need no engine, or names of players as in [`~players.names`]: scripted players,
+            models, snapshots, endpoints.
         pairs (`int`, defaults to `100`):
             Deals of each game against each rival, each played from every seat.
         temperature (`float`, *optional*):
@@ -88,17 +88,17 @@ class MatchCallback(GradingCallback):
         self.episodes: list[Episode] = []
         self._rivals = self._make_rivals(rivals)
 
-    def _make_rivals(self, rivals: Sequence[str | Player]) -> Contestants:
+    def _make_rivals(self, rivals: Sequence[str | Player]) -> BuiltPlayers:
         policy = evaluation_player(self.trainer, self.temperature, self.prompt_style)
-        texts = [rival for rival in rivals if isinstance(rival, str)]
-        models = [one.whole for one in read_names(texts) if one.kind in ("endpoint", "model", "snapshot")]
+        names = read_names([rival for rival in rivals if isinstance(rival, str)])
+        models = [name.text for name in names if name.kind in ("endpoint", "model", "snapshot")]
         if models and _trl.ranks_per_engine(self.trainer) > 1:
             raise ValueError(
                 f"Ranks that share an engine (`vllm_tensor_parallel_size` above 1) would each query {models[0]} and "
                 "get different replies. Use 1, or scripted rivals."
             )
-        made = make_contestants(
-            texts,
+        made = build_players(
+            names,
             self.games,
             policy.sampling,
             policy.renderer.style,
@@ -132,7 +132,7 @@ class MatchCallback(GradingCallback):
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 # By counter: ranks that share an engine play the same episodes.
-                outcomes = dict(gather_object([(episode.counter, outcome_of(episode)) for episode in episodes]))
+                outcomes = dict(gather_object([(episode.counter, seat_result(episode)) for episode in episodes]))
                 self.reports.append(MatchReport.of(game, POLICY, rival.name, outcomes.values(), self.seed))
                 self.episodes += episodes
         return {name: value for report in self.reports for name, value in report.metrics().items()}

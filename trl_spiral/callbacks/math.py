@@ -17,9 +17,9 @@ from trl_spiral.callbacks.grading import GradingCallback, check_at_least_one, ch
 from trl_spiral.callbacks.problem_sets import load_math_problems
 from trl_spiral.callbacks.trainer_policy import evaluation_player, share_of
 from trl_spiral.distributed import together
-from trl_spiral.evaluation.problems.math import Attempt, answer_problems, summarize
+from trl_spiral.evaluation.problems.math import MathAttempt, answer_problems, math_metrics
 from trl_spiral.evaluation.problems.math_grading import check_can_grade
-from trl_spiral.evaluation.problems.math_sets import MathsSet, Problem
+from trl_spiral.evaluation.problems.math_sets import MathProblem, MathSet
 from trl_spiral.text.printable import get_logger
 
 
@@ -37,8 +37,8 @@ class MathCallback(GradingCallback):
     Args:
         trainer, every, prompt_style:
             See [`GradingCallback`].
-        sets (`str`, [`~evaluation.problems.math_sets.MathsSet`] or a sequence of them):
-            Names from [`~evaluation.problems.math_sets.MATHS_SETS`], or sets of your own.
+        sets (`str`, [`~evaluation.problems.math_sets.MathSet`] or a sequence of them):
+            Names from [`~evaluation.problems.math_sets.MATH_SETS`], or sets of your own.
         limit (`int`, *optional*):
             Number of problems of each set, from the first one. Default: all.
         temperature (`float`, *optional*, defaults to `0.0`):
@@ -61,7 +61,7 @@ class MathCallback(GradingCallback):
     def __init__(
         self,
         trainer: Trainer,
-        sets: str | MathsSet | Sequence[str | MathsSet],
+        sets: str | MathSet | Sequence[str | MathSet],
         every: int | None = None,
         limit: int | None = None,
         temperature: float | None = 0.0,
@@ -77,7 +77,7 @@ class MathCallback(GradingCallback):
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
         self.seed = seed
-        self.problems = load_math_problems([sets] if isinstance(sets, str | MathsSet) else sets, path, limit)
+        self.problems = load_math_problems([sets] if isinstance(sets, str | MathSet) else sets, path, limit)
 
     @property
     def key_metrics(self) -> list[str]:
@@ -95,19 +95,19 @@ class MathCallback(GradingCallback):
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 attempts = sorted(gather_object(mine), key=lambda attempt: attempt.number)
-                metrics |= {f"math/{name}/{field}": value for field, value in summarize(attempts).items()}
+                metrics |= {f"math/{name}/{field}": value for field, value in math_metrics(attempts).items()}
                 if self.trainer.is_world_process_zero():
                     self._write(name, step, attempts)
         return metrics
 
-    def _answer(self, name: str, problems: Sequence[Problem], engine) -> list[Attempt]:
+    def _answer(self, name: str, problems: Sequence[MathProblem], engine) -> list[MathAttempt]:
         """Answer this rank's share of the problems. Ranks that share an engine all send the same requests."""
         share, keeps = share_of(self.trainer, problems)
         player = evaluation_player(self.trainer, self.temperature, self.prompt_style, self.max_new_tokens)
         attempts = answer_problems(share, player, engine, self.seed, name)
         return attempts if keeps else []
 
-    def _write(self, name: str, step: int, attempts: Sequence[Attempt]) -> None:
+    def _write(self, name: str, step: int, attempts: Sequence[MathAttempt]) -> None:
         file = Path(self.trainer.args.output_dir) / "math" / f"{name}_step{step}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = [json.dumps(attempt.record(), ensure_ascii=False) + "\n" for attempt in attempts]

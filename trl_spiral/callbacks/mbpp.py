@@ -21,14 +21,14 @@ from trl_spiral.callbacks.problem_sets import load_code_problems
 from trl_spiral.callbacks.trainer_policy import evaluation_player, share_of
 from trl_spiral.distributed import together
 from trl_spiral.evaluation.problems.code import (
-    LIMITS,
+    EVALUATION_LIMITS,
     CodeAttempt,
     check_samples,
     check_sandbox,
     choose_ks,
+    code_metrics,
     judge_programs,
     records,
-    summarize,
     write_programs,
 )
 from trl_spiral.evaluation.problems.code_settings import from_environment
@@ -58,7 +58,7 @@ class MBPPCallback(GradingCallback):
     The ranks share the problems, which are always the same in the same order. Each program runs in a sandbox, against
     all tests of its problem. Logged as `mbpp_eval/pass_rate` (see `name`) with its 95 % interval (`pass_rate_low`,
     `pass_rate_high`), `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and the other numbers of
-    [`~evaluation.problems.code.summarize`]. The numbers and every reply are written to `mbpp_eval/step{step}.json` in
+    [`~evaluation.problems.code.code_metrics`]. The numbers and every reply are written to `mbpp_eval/step{step}.json` in
     the output folder. See also [`GradingCallback`].
 
     Settings that are not given are read from the environment (`MBPP_DATASET_PATH`, `MBPP_EVAL_NUM_QUESTIONS`; see
@@ -90,7 +90,7 @@ class MBPPCallback(GradingCallback):
             Or `"humaneval"`, which needs a `path`.
         sandbox ([`~sandbox.Sandbox`], *optional*):
             Sandbox that runs the programs; it is not closed. Default: a [`~sandbox.LocalSandbox`] with
-            [`~evaluation.problems.code.LIMITS`] for each evaluation.
+            [`~evaluation.problems.code.EVALUATION_LIMITS`] for each evaluation.
         name (`str`, *optional*):
             Prefix of the metrics and name of the folder. Default: `"mbpp_eval"` or `"humaneval_eval"`. It must be
             unique among the callbacks of a trainer.
@@ -162,7 +162,7 @@ class MBPPCallback(GradingCallback):
                 lambda: _trl.restore_weights(self.trainer, engine),
             )
         attempts = sorted(gather_object(mine), key=lambda attempt: (attempt.number, attempt.sample))
-        metrics = summarize(attempts, self.ks) | {"eval_time": time.monotonic() - begun}
+        metrics = code_metrics(attempts, self.ks) | {"eval_time": time.monotonic() - begun}
         if self.trainer.is_world_process_zero():
             self._write(step, metrics, attempts)
         return {f"{self.name}/{name}": value for name, value in metrics.items()}
@@ -176,7 +176,7 @@ class MBPPCallback(GradingCallback):
 
     def _opened(self):
         """Return the sandbox as a context manager."""
-        return LocalSandbox(LIMITS) if self._sandbox is None else nullcontext(self._sandbox)
+        return LocalSandbox(EVALUATION_LIMITS) if self._sandbox is None else nullcontext(self._sandbox)
 
     def _write(self, step: int, metrics: dict[str, float], attempts: Sequence[CodeAttempt]) -> None:
         file = Path(self.trainer.args.output_dir) / self.name / f"step{step}.json"

@@ -10,26 +10,25 @@ from trl_spiral.evaluation.problems.code_sets import (
     CODE_SETS,
     MBPP_HUB,
     CodeProblem,
-    check_limit,
     check_split,
     humaneval_problems,
     mbpp_problems,
 )
-from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math_sets import MathsSet, Problem, get_maths_set, problems_in
+from trl_spiral.evaluation.problems.files import check_limit, read_rows
+from trl_spiral.evaluation.problems.math_sets import MathProblem, MathSet, get_math_set, math_problems
 
 
 def load_math_problems(
-    sets: Sequence[str | MathsSet],
+    sets: Sequence[str | MathSet],
     path: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
     limit: int | None = None,
-) -> dict[str, list[Problem]]:
+) -> dict[str, list[MathProblem]]:
     """
     Load the problems of each set, in the order of the set.
 
     Arguments and errors are those of [`~callbacks.MathCallback`].
     """
-    known = [get_maths_set(name) if isinstance(name, str) else name for name in sets]
+    known = [get_math_set(name) if isinstance(name, str) else name for name in sets]
     if not known:
         raise ValueError("`sets` is empty: there is nothing to grade. Name at least one, such as 'gsm8k'.")
     if path is not None and not isinstance(path, Mapping):
@@ -49,7 +48,7 @@ def load_math_problems(
             rows = read_rows(files[one.name])
         else:
             rows = _hub_rows(f"math set {one.name!r}", one.hub, one.config, one.split)
-        problems[one.name] = problems_in(rows, one, limit)
+        problems[one.name] = math_problems(rows, one, limit)
     return problems
 
 

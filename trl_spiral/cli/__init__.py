@@ -11,7 +11,7 @@ from trl_spiral import __version__
 from trl_spiral.cli.command import Command
 from trl_spiral.extras import explain_missing
 from trl_spiral.sandbox import CannotContain
-from trl_spiral.text.printable import reported, say
+from trl_spiral.text.printable import echo, reported
 
 
 COMMANDS = {
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `trl-spiral games | head`
         sys.stderr.close()
     except (ValueError, OSError, ImportError, CannotContain) as error:
-        say(f"trl-spiral {args.command}: {explain_missing(error) or reported(error)}", sys.stderr)
+        echo(f"trl-spiral {args.command}: {explain_missing(error) or reported(error)}", sys.stderr)
         return 2
     return 0
 

@@ -9,7 +9,7 @@ from trl_spiral.cli.command import Command
 from trl_spiral.cli.options import at_least_one
 from trl_spiral.files import write_text
 from trl_spiral.report.comparison import MOST_REPLIES
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 class CompareCommand(Command):
@@ -51,12 +51,12 @@ class CompareCommand(Command):
         if not rows:
             raise ValueError(f"{', '.join(args.scores)} contain no replies: there is nothing to compare.")
         standings = compare_scores(rows)
-        say("\n".join([comparison_table(standings), *asked_differently(rows)]))
+        echo("\n".join([comparison_table(standings), *asked_differently(rows)]))
         if args.html is None:
             return
         page = render_comparison(standings, rows, args.replies, args.plain)
         args.html.parent.mkdir(parents=True, exist_ok=True)
         write_text(args.html, page)
-        say(f"\n{one_line(str(args.html))}: {len(page.encode()) / 1e6:.1f} MB")
+        echo(f"\n{one_line(str(args.html))}: {len(page.encode()) / 1e6:.1f} MB")
         for task in sorted({row.task for row in rows} - set(task_names())):
-            say(f"The page shows no steps of {task!r}, which is not registered. Name its module with --import.")
+            echo(f"The page shows no steps of {task!r}, which is not registered. Name its module with --import.")

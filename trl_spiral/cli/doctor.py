@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from trl_spiral import __version__
 from trl_spiral.cli.command import Command
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "textarena")
@@ -25,19 +25,19 @@ class DoctorCommand(Command):
         """Add nothing: the command has no arguments."""
 
     def run(self, args: argparse.Namespace) -> None:
-        say(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+        echo(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
         for name in PACKAGES:
-            say(f"  {name:<13}{installed_version(name) or 'missing: required for training'}")
-        say("\nDevices")
+            echo(f"  {name:<13}{installed_version(name) or 'missing: required for training'}")
+        echo("\nDevices")
         for line in devices():
-            say(f"  {line}")
-        say("\nExtras")
+            echo(f"  {line}")
+        echo("\nExtras")
         for extra, packages in extras().items():
             missing = ", ".join(name for name in packages if installed_version(name) is None)
-            say(f"  {extra:<13}{f'missing {missing}' if missing else 'complete'}")
-        say("\nSandbox for programs that a model wrote")
+            echo(f"  {extra:<13}{f'missing {missing}' if missing else 'complete'}")
+        echo("\nSandbox for programs that a model wrote")
         for line in [*sandbox_layers(), try_sandbox()]:
-            say(f"  {line}")
+            echo(f"  {line}")
 
 
 def installed_version(name: str) -> str | None:

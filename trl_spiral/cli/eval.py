@@ -18,7 +18,7 @@ from trl_spiral.cli.options import (
 )
 from trl_spiral.evaluation.matches import evaluate_matches, match_table
 from trl_spiral.intervals import METHODS
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 
 
 class EvalCommand(Command):
@@ -63,7 +63,7 @@ class EvalCommand(Command):
                 for game in games
                 for opponent in opponents
             ]
-        say(match_table([(report.player, report) for report in reports]))
+        echo(match_table([(report.player, report) for report in reports]))
         if args.json:
             written = {
                 "model": args.model,

@@ -14,8 +14,8 @@ from trl_spiral.cli.options import (
     read_sampling,
     write_json,
 )
-from trl_spiral.evaluation.problems.math_sets import MATHS_SETS
-from trl_spiral.text.printable import say
+from trl_spiral.evaluation.problems.math_sets import MATH_SETS
+from trl_spiral.text.printable import echo
 
 
 class EvalMathCommand(Command):
@@ -28,9 +28,9 @@ class EvalMathCommand(Command):
             dest="sets",
             action="append",
             required=True,
-            choices=list(MATHS_SETS),
+            choices=list(MATH_SETS),
             metavar="SET",
-            help=f"{', '.join(MATHS_SETS)}; may be repeated",
+            help=f"{', '.join(MATH_SETS)}; may be repeated",
         )
         parser.add_argument("--path", help="the set's .jsonl, .json, .csv or .parquet file (default: from the Hub)")
         parser.add_argument("--limit", type=int, help="problems of each set, from the first one (default: all)")
@@ -50,21 +50,21 @@ class EvalMathCommand(Command):
         at_least_one("--in-flight", args.in_flight)
         sampling, device = read_sampling(args), read_device(args)
         from trl_spiral.callbacks.problem_sets import load_math_problems
-        from trl_spiral.engines.load import saved_player
-        from trl_spiral.evaluation.problems.math import answer_problems, summarize
+        from trl_spiral.engines.build import saved_player
+        from trl_spiral.evaluation.problems.math import answer_problems, math_metrics
         from trl_spiral.evaluation.problems.math_grading import check_can_grade
 
         check_can_grade()
         sets = load_math_problems(args.sets, args.path, args.limit)
         player, engine = saved_player(args.model, sampling, args.prompt_style, device)
         found = {}
-        say(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")
-        say("| set | problems | accuracy | interval | truncated | unboxed | timeouts | reply length |")
-        say("|---|---:|---:|---:|---:|---:|---:|---:|")
+        echo(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")
+        echo("| set | problems | accuracy | interval | truncated | unboxed | timeouts | reply length |")
+        echo("|---|---:|---:|---:|---:|---:|---:|---:|")
         for name, problems in sets.items():
             attempts = answer_problems(dict(enumerate(problems)), player, engine, args.seed, name, args.in_flight)
-            numbers = summarize(attempts)
-            say(
+            numbers = math_metrics(attempts)
+            echo(
                 "| {name} | {problems} | {accuracy:.1%} | {accuracy_low:.1%} to {accuracy_high:.1%} | {truncated:.1%} "
                 "| {unboxed:.1%} | {timeouts:.0f} | {reply_length:.0f} |".format(
                     name=name, problems=len(problems), **numbers

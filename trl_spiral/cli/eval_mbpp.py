@@ -17,7 +17,7 @@ from trl_spiral.cli.options import (
 )
 from trl_spiral.evaluation.problems.code_sets import CODE_SETS, MBPP_SPLITS
 from trl_spiral.evaluation.problems.code_settings import ENVIRONMENT, ONLY_MBPP, texts_from_environment
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 
 
 class EvalMbppCommand(Command):
@@ -58,15 +58,15 @@ class EvalMbppCommand(Command):
         at_least_one("--in-flight", args.in_flight)
         sampling, device = read_sampling(args), read_device(args)
         from trl_spiral.callbacks.problem_sets import load_code_problems
-        from trl_spiral.engines.load import saved_player
+        from trl_spiral.engines.build import saved_player
         from trl_spiral.evaluation.problems.code import (
-            LIMITS,
+            EVALUATION_LIMITS,
             check_samples,
             check_sandbox,
             choose_ks,
+            code_metrics,
             judge_programs,
             records,
-            summarize,
             write_programs,
         )
         from trl_spiral.sandbox import LocalSandbox
@@ -77,14 +77,14 @@ class EvalMbppCommand(Command):
         path, split = args.path or texts.get("path"), args.split or texts.get("split")
         problems = load_code_problems(args.problem_set, path, split, args.limit)
         numbered = dict(enumerate(problems))
-        with LocalSandbox(LIMITS) as sandbox:
+        with LocalSandbox(EVALUATION_LIMITS) as sandbox:
             check_sandbox(sandbox)
             player, engine = saved_player(args.model, sampling, args.prompt_style, device)
             attempts = write_programs(numbered, player, engine, args.samples, args.seed, args.in_flight)
             attempts = judge_programs(numbered, attempts, sandbox)
-        numbers = summarize(attempts, ks)
-        say(f"{args.model} at temperature {args.temperature:g}, {args.samples} per problem; 95 % intervals\n")
-        say(_table(args.problem_set, len(problems), ks, numbers))
+        numbers = code_metrics(attempts, ks)
+        echo(f"{args.model} at temperature {args.temperature:g}, {args.samples} per problem; 95 % intervals\n")
+        echo(_table(args.problem_set, len(problems), ks, numbers))
         if args.json:
             settings = {"temperature": args.temperature, "samples": args.samples, "seed": args.seed}
             written = {"model": args.model, "set": args.problem_set, **settings, "summary": numbers}

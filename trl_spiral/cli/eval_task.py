@@ -11,7 +11,7 @@ from trl_spiral.cli.command import Command
 from trl_spiral.cli.options import IN_FLIGHT, add_model_arguments, at_least_one, read_device, read_sampling
 from trl_spiral.tasks import get_task, task_names
 from trl_spiral.tasks.base import Split
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 class EvalTaskCommand(Command):
@@ -65,7 +65,7 @@ class EvalTaskCommand(Command):
         except Exception as error:  # a user's task may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"The task {task.name!r} cannot make problems ({reason}).") from error
-        from trl_spiral.engines.load import saved_player
+        from trl_spiral.engines.build import saved_player
         from trl_spiral.evaluation.problems.comparison import compare_scores, comparison_table
         from trl_spiral.evaluation.problems.tasks import answer_task, check_task, write_scores
 
@@ -75,9 +75,9 @@ class EvalTaskCommand(Command):
         settings = {"split": args.split, "chat_template_kwargs": args.chat_template_kwargs}
         rows = answer_task(task, problems, player, engine, args.samples, args.seed, args.in_flight, name, settings)
         write_scores(args.out, rows)
-        say(comparison_table(compare_scores(rows)))
+        echo(comparison_table(compare_scores(rows)))
         truncated = sum(row.truncated for row in rows)
-        say(f"\n{one_line(str(args.out))}: {len(rows)} replies, {truncated} of them truncated")
+        echo(f"\n{one_line(str(args.out))}: {len(rows)} replies, {truncated} of them truncated")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 
 from trl_spiral.cli.command import Command
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 _PIPED_WIDTH = 170  # characters: the longest lines, if the output is not a terminal
@@ -30,7 +30,7 @@ class GamesCommand(Command):
                 f"No game's name, kind or note contains {args.text!r}. `trl-spiral games` lists all games."
             )
         if args.json:
-            say(json.dumps([asdict(game) for game in games], indent=1))
+            echo(json.dumps([asdict(game) for game in games], indent=1))
             return
 
         from rich.console import Console

@@ -18,7 +18,7 @@ from trl_spiral.cli.options import (
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Turn, has_won
 
 
@@ -49,10 +49,10 @@ class PlayCommand(Command):
             try:
                 (episode,) = play([referee(Start(game, players, seed, seed))], contestants.engine(), in_flight=1)
             except KeyboardInterrupt:
-                say("\nYou left.")
+                echo("\nYou left.")
                 return
         shown.show_hidden()
-        say(f"\n{ending_sentence(episode, args.seat)}")
+        echo(f"\n{ending_sentence(episode, args.seat)}")
 
 
 class ShownPlayer:
@@ -92,7 +92,7 @@ class ShownPlayer:
     def show_hidden(self) -> None:
         """Print everything that was hidden during the game."""
         for text in self._hidden:
-            say(text, self._screen, end="")
+            echo(text, self._screen, end="")
         self._hidden = []
 
     def _show(self, observation: Observation, turn: Turn) -> None:

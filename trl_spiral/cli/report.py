@@ -8,7 +8,7 @@ from pathlib import Path
 from trl_spiral.cli.command import Command
 from trl_spiral.cli.options import at_least_one
 from trl_spiral.files import write_text
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 class ReportCommand(Command):
@@ -35,4 +35,4 @@ class ReportCommand(Command):
         output = Path(args.output or Path(args.run) / "report.html")
         write_text(output, page)
         size = len(page.encode()) / 1e6
-        say(one_line(f"{output}: {size:.1f} MB, {len(found.games)} of {found.games_kept} recorded games"))
+        echo(one_line(f"{output}: {size:.1f} MB, {len(found.games)} of {found.games_kept} recorded games"))

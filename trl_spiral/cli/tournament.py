@@ -27,7 +27,7 @@ from trl_spiral.opponents import Played
 from trl_spiral.opponents.plots import draw_win_rates
 from trl_spiral.opponents.ratings import Ratings
 from trl_spiral.opponents.transitivity import cycles, decompose
-from trl_spiral.text.printable import cell, inline, say
+from trl_spiral.text.printable import cell, echo, inline
 from trl_spiral.types import Episode
 
 
@@ -66,7 +66,7 @@ class TournamentCommand(Command):
             names = list(contestants.players)
             episodes = round_robin(games, players, args.pairs, contestants.engine(), args.seed, contestants.in_flight)
         standing = standings(episodes, names)
-        say(standing_table(standing))
+        echo(standing_table(standing))
         played = {"games": [game.name for game in games], "pairs": args.pairs, "seed": args.seed}
         write_json(args.output / TABLE, {**played, **standing})
         if find_spec("matplotlib") is not None:

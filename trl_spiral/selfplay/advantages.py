@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from trl_spiral.selfplay.results import AGAINST_ITSELF, Result
+from trl_spiral.selfplay.results import Result
+from trl_spiral.types import SELF
 
 
 Role = tuple[str, int, str]
@@ -107,7 +108,7 @@ class RoleBaseline:
 
     def metrics(self) -> dict[str, float]:
         return {
-            f"baseline/{game}/seat{seat}" + ("" if opponent == AGAINST_ITSELF else f"/{opponent}"): value
+            f"baseline/{game}/seat{seat}" + ("" if opponent == SELF else f"/{opponent}"): value
             for (game, seat, opponent), value in sorted(self.baselines.items())
         }
 
@@ -172,7 +173,7 @@ class GroupMean(_Stateless):
         ]
 
 
-def _role(game: str, seat: int, opponent: str = AGAINST_ITSELF) -> Role:
+def _role(game: str, seat: int, opponent: str = SELF) -> Role:
     """A role as it was saved; before there were opponents, without their class."""
     return game, int(seat), opponent
 

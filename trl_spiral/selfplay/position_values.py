@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trl_spiral.selfplay.advantages import Advantages, Role, RoleBaseline, mean_of, returns_by_role
-from trl_spiral.selfplay.results import AGAINST_ITSELF, Result
+from trl_spiral.selfplay.results import Result
+from trl_spiral.types import SELF
 
 
 Position = tuple[str, int, int, str]
@@ -107,7 +108,7 @@ class PositionValues:
 
     def _value(self, key: Position, fallback: Mapping[Role, float]) -> float:
         game, seat, position, opponent = key
-        for known in (key, (game, seat, position, AGAINST_ITSELF)):
+        for known in (key, (game, seat, position, SELF)):
             if known in self.values:
                 return self.values[known][0]
         return fallback.get((game, seat, opponent), 0.0)
@@ -126,5 +127,5 @@ class PositionValues:
         return {**self.roles.metrics(), "positions": float(len(self.values))}
 
 
-def _position(game: str, seat: int, prompt: int, opponent: str = AGAINST_ITSELF) -> Position:
+def _position(game: str, seat: int, prompt: int, opponent: str = SELF) -> Position:
     return game, int(seat), int(prompt), opponent

@@ -6,11 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trl_spiral.types import POLICY, Ending, Episode
-
-
-AGAINST_ITSELF = "self"
-"""Class of the opponent where the policy fills every seat."""
+from trl_spiral.types import POLICY, SELF, Ending, Episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class Result:
     policy_turns: int
     opening: int
     players: tuple[str, ...] = ()
-    opponent: str = AGAINST_ITSELF
+    opponent: str = SELF
 
 
 def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) -> tuple[int, ...]:
@@ -93,7 +89,7 @@ def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) ->
     )
 
 
-def summarize(episode: Episode, learners: Sequence[int] | None = None, opponent: str = AGAINST_ITSELF) -> Result:
+def summarize(episode: Episode, learners: Sequence[int] | None = None, opponent: str = SELF) -> Result:
     """
     The [`Result`] of an episode.
 
@@ -102,7 +98,7 @@ def summarize(episode: Episode, learners: Sequence[int] | None = None, opponent:
             What was played.
         learners (`Sequence[int]`, *optional*):
             Seats that are trained on; all `learning_seats` by default.
-        opponent (`str`, defaults to `AGAINST_ITSELF`):
+        opponent (`str`, defaults to `SELF`):
             Class of the policy's opponents.
     """
     learning = learning_seats(episode) if learners is None else learners

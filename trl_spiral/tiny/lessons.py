@@ -14,7 +14,7 @@ from typing import Any
 
 from trl_spiral.games import code_game, kuhn, leduc, negotiation, tictactoe
 from trl_spiral.games.base import Dealt, Match, get_game
-from trl_spiral.games.small_programs import small_program
+from trl_spiral.games.random_programs import random_program
 
 
 Lesson = Callable[[random.Random, bool, str], tuple[str, str]]
@@ -22,6 +22,27 @@ Lesson = Callable[[random.Random, bool, str], tuple[str, str]]
 One lesson at a position that random play has led to: takes the source of all that is random, whether to ask what comes of a
 move instead of asking for one, and the instruction that every prompt ends with.
 """
+
+
+def tictactoe_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
+    """Tic-tac-toe: a uniformly random legal move, or the result of a mark in a cell."""
+    board, plies = tictactoe.EMPTY, rng.randrange(9)
+    for _ in range(plies):
+        if not (cells := tictactoe.empty_cells(board)):
+            break
+        board = tictactoe.place_mark(board, rng.choice(cells))
+    if not tictactoe.empty_cells(board):
+        return tictactoe_lessons(rng, reading, instruction)
+    seen = tictactoe.board_observation(board).messages[0]["content"]
+    cell = rng.choice(tictactoe.empty_cells(board))
+    if not reading:
+        return f"{seen}\n\n{instruction}", f"\\boxed{{[{cell}]}}"
+    mark = rng.choice(tictactoe.MARKS)
+    after = board[:cell] + mark + board[cell + 1 :]
+    won = tictactoe.winner(after) is not None
+    result = f"{mark} has won" if won else "draw" if "." not in after else "the game goes on"
+    # The question writes the move as the list of legal moves does, so that both have the same tokens.
+    return f"{seen}\n\nIf {mark} takes '[{cell}]', what comes of it?", result
 
 
 def kuhn_lessons(rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
@@ -42,7 +63,7 @@ def negotiation_lessons(rng: random.Random, reading: bool, instruction: str) -> 
     seen = _seen(match)
     if not reading:
         return f"{seen}\n\n{instruction}", f"\\boxed{{{_random_negotiation_move(match, rng)}}}"
-    position = negotiation.read_position(match.observe(_seat(match)))
+    position = negotiation.read_negotiation(match.observe(_seat(match)))
     given, asked = rng.sample(list(negotiation.BASE_VALUES), 2)
     offer = negotiation.Offer({given: rng.randint(1, 5)}, {asked: rng.randint(1, 5)})
     gain = position.gain(offer, takes=False)
@@ -52,15 +73,15 @@ def negotiation_lessons(rng: random.Random, reading: bool, instruction: str) -> 
 
 def code_lessons(game: str, rng: random.Random, reading: bool, instruction: str) -> tuple[str, str]:
     """The code game: any small program with what it prints or, for the guesser, what one prints."""
-    program, output = small_program(rng)
+    program, output = random_program(rng)
     if reading:
-        return f"{code_game.reading(program)}\n\n{instruction}", f"\\boxed{{{output}}}"
+        return f"{code_game.guesser_prompt(program)}\n\n{instruction}", f"\\boxed{{{output}}}"
     seen = get_game(game).start(0).observe(code_game.GENERATOR).messages[0]["content"]
-    return f"{seen}\n\n{instruction}", f"{code_game.fenced(program)}\n\\boxed{{{output}}}"
+    return f"{seen}\n\n{instruction}", f"{code_game.code_block(program)}\n\\boxed{{{output}}}"
 
 
 LESSONS: Mapping[str, Lesson] = {
-    tictactoe.NAME: tictactoe.random_lessons,
+    tictactoe.NAME: tictactoe_lessons,
     kuhn.NAME: kuhn_lessons,
     leduc.NAME: leduc_lessons,
     negotiation.NAME: negotiation_lessons,
@@ -110,7 +131,7 @@ def _poker_lesson(name: str, cards: Any, rng: random.Random, reading: bool, inst
 
 
 def _random_negotiation_move(match: Match, rng: random.Random) -> str:
-    return negotiation.sample_move(negotiation.read_position(match.observe(_seat(match))), rng)
+    return negotiation.random_negotiation_move(negotiation.read_negotiation(match.observe(_seat(match))), rng)
 
 
 def _seat(match: Match) -> int:

@@ -20,7 +20,7 @@ import torch
 import xxhash
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from trl_spiral.files import damage, digest_of, write_text
+from trl_spiral.files import damage, digest_of, replacing, write_text
 from trl_spiral.opponents.pool import POOL_FOLDER
 from trl_spiral.text.printable import get_logger
 
@@ -42,9 +42,8 @@ def state_file(rank: int, name: str = "selfplay_state") -> str:
 
 def save_atomically(value: Any, path: Path) -> None:
     """`torch.save` that leaves either the old file or the whole new one."""
-    partial = path.with_name(path.name + ".partial")
-    torch.save(value, partial)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        torch.save(value, partial)
 
 
 def invalidate(checkpoint: Path) -> None:

@@ -13,14 +13,13 @@ from trl_spiral._trl import WithoutSecrets
 from trl_spiral.callbacks.preemption import follow_launcher
 from trl_spiral.engines.http.openai import check_endpoint_kwargs
 from trl_spiral.games import check_game
-from trl_spiral.opponents import get_scheme, parse_opponents
+from trl_spiral.opponents import get_scheme
 from trl_spiral.opponents.pool import Eviction
-from trl_spiral.opponents.spec import HUMAN, POOL, SELF
-from trl_spiral.players.names import check_scripted_name
+from trl_spiral.players.names import check_scripted_name, parse_opponents
 from trl_spiral.selfplay.curriculum import game_shares
 from trl_spiral.text.prompts import PROMPT_STYLES
 from trl_spiral.training.checkpoint import check_resume
-from trl_spiral.types import BASE, Sampling
+from trl_spiral.types import BASE, HUMAN, POOL, SELF, Sampling
 
 
 ESTIMATORS = ("role", "batch", "group", "none", "position")

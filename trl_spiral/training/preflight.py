@@ -201,7 +201,7 @@ def check_fresh_pool(args: SpiralConfig, pool: OpponentPool | None = None) -> No
     if pool.has_own and (not inside or any(Path(args.output_dir).glob(f"*/{MARKER}"))):
         raise ValueError(
             f"{pool.folder} holds snapshots of an earlier run. Go on with that one by `resume_from_checkpoint`, or choose "
-            "another `output_dir`. `OpponentPool.from_checkpoints` takes its snapshots over into a pool of their own."
+            "another `output_dir`. `pool_from_checkpoints` takes its snapshots over into a pool of their own."
         )
 
 

@@ -20,11 +20,12 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.live import LiveCallback
 from trl_spiral.callbacks.monitoring import CollapseCallback
 from trl_spiral.callbacks.pool import OpponentPoolCallback, change_together
+from trl_spiral.engines.build import build_opponents
 from trl_spiral.engines.snapshots import check_base
 from trl_spiral.games import Game, get_game
-from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents, parse_opponents
+from trl_spiral.opponents import Matchmaker, OpponentPool, Opponents
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
-from trl_spiral.opponents.spec import POOL
+from trl_spiral.players.names import parse_opponents
 from trl_spiral.rollout_func import SelfPlayRollout
 from trl_spiral.selfplay.advantages import AdvantageEstimator, BatchMean, GroupMean, ReturnsOnly, RoleBaseline
 from trl_spiral.selfplay.curriculum import Curriculum
@@ -35,7 +36,6 @@ from trl_spiral.text.printable import get_logger, inline
 from trl_spiral.text.prompts import check_prompt_style
 from trl_spiral.training.base_trainer import AdvantageMixin
 from trl_spiral.training.config import SpiralConfig
-from trl_spiral.training.opponents import invite
 from trl_spiral.training.preflight import (
     check_fresh_pool,
     check_reference,
@@ -48,7 +48,7 @@ from trl_spiral.training.preflight import (
     reserve_output_dir,
 )
 from trl_spiral.training.resume import describe
-from trl_spiral.types import BASE
+from trl_spiral.types import BASE, POOL
 
 
 logger = get_logger(__name__)
@@ -145,7 +145,7 @@ class SpiralTrainer(AdvantageMixin, GRPOTrainer):
         self.rollout = SelfPlayRollout(
             games=played,
             estimator=estimator,
-            matchmaker=matchmaker or invite(args, played, args.device),
+            matchmaker=matchmaker or build_opponents(args, played, args.device),
             sample_unit=args.sample_unit,
             prompt_style=args.prompt_style,
             opening_moves=args.opening_moves,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from tests.helpers.strategy_models import boxed, knowing, saying, tokenizer_for
+from tests.helpers.strategy_models import boxed, constant_model, strategy_model, tokenizer_for
 from trl_spiral.engines.local.scoring import reply_logprobs
 from trl_spiral.engines.local.strategies import language_model_strategy
 from trl_spiral.engines.local.transformers import TransformersEngine
@@ -42,7 +42,7 @@ def renderer(kuhn_tokenizer):
 
 def any_move(tokenizer, **others):
     """A model that says each of Kuhn poker's moves, boxed, and its end, equally often, and others by their logits."""
-    return saying(tokenizer, {boxed(move): 0.0 for move in MOVES} | END | others)
+    return constant_model(tokenizer, {boxed(move): 0.0 for move in MOVES} | END | others)
 
 
 class TestLanguageModelStrategy:
@@ -55,7 +55,7 @@ class TestLanguageModelStrategy:
         tree = game_tree(game)
         tokenizer = tokenizer_for(tree)
         moves = {boxed(move) for state in tree.states for move in state.moves}
-        model = saying(tokenizer, dict.fromkeys((*moves, tokenizer.eos_token), 0.0))
+        model = constant_model(tokenizer, dict.fromkeys((*moves, tokenizer.eos_token), 0.0))
 
         (found,) = language_model_strategy(model, PromptRenderer(tokenizer), game)
 
@@ -64,7 +64,7 @@ class TestLanguageModelStrategy:
         assert found.illegal < 1 - 1 / (len(moves) + 1) ** 2
 
     def test_an_equilibrium_learned_by_heart_cannot_be_exploited(self, kuhn_tokenizer, renderer):
-        model = knowing(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__)
+        model = strategy_model(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__)
 
         (found,) = language_model_strategy(model, renderer, "Kuhn-v0")
 
@@ -78,7 +78,7 @@ class TestLanguageModelStrategy:
         # 2. As second seat it is bet at, folds, and its ante of 1 is gone again.
         # 3. It never has more than its ante in the pot, so no response wins more: each is worth 1.
         # 4. In a zero-sum game NashConv is the sum of what the best responses win: 1 + 1 = 2.
-        folds = knowing(
+        folds = strategy_model(
             kuhn_tokenizer, KUHN, lambda state: {"[fold]": 1.0} if state.endswith("b") else {"[check]": 1.0}
         )
 
@@ -87,7 +87,7 @@ class TestLanguageModelStrategy:
         assert found.nash_conv == pytest.approx(2, abs=1e-9)
 
     def test_is_given_at_each_temperature(self, kuhn_tokenizer, renderer):
-        model = saying(kuhn_tokenizer, {boxed(move): place * 0.5 for place, move in enumerate(MOVES)} | END)
+        model = constant_model(kuhn_tokenizer, {boxed(move): place * 0.5 for place, move in enumerate(MOVES)} | END)
 
         cold, warm = language_model_strategy(model, renderer, "Kuhn-v0", temperatures=(0.5, 1.0))
 
@@ -165,7 +165,7 @@ class OneAtATime:
 
 class TestSampledMoves:
     def test_a_models_replies_are_counted_as_they_are_scored(self, kuhn_tokenizer, renderer):
-        model = saying(kuhn_tokenizer, {boxed(move): place * 0.5 for place, move in enumerate(MOVES)} | END)
+        model = constant_model(kuhn_tokenizer, {boxed(move): place * 0.5 for place, move in enumerate(MOVES)} | END)
         engine = TransformersEngine(
             model, GenerationConfig(pad_token_id=kuhn_tokenizer.pad_token_id, eos_token_id=kuhn_tokenizer.eos_token_id)
         )
@@ -248,7 +248,7 @@ class TestReplyLogprobs:
     def test_a_prompt_is_run_once_for_all_its_replies_a_few_prompts_at_a_time(
         self, kuhn_tokenizer, renderer, monkeypatch
     ):
-        model = knowing(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__)
+        model = strategy_model(kuhn_tokenizer, KUHN, kuhn_equilibrium(0.2).__getitem__)
         prompts = [renderer.prompt(state.observation) for state in KUHN.states for _ in MOVES]
         replies = [renderer.reply(boxed(move)) for _ in KUHN.states for move in MOVES]
         firsts = reply_logprobs(model, prompts, [reply[:1] for reply in replies], [1.0, 0.5])

@@ -12,13 +12,13 @@ from trl_spiral.games.base import get_game
 from trl_spiral.games.tictactoe import (
     NAME,
     MoveDistribution,
-    Outcome,
+    OutcomeProbabilities,
     board_observation,
     decision_boards,
     empty_cells,
     exact_outcome,
     minimax_policy,
-    play,
+    place_mark,
     to_move,
     uniform_policy,
     winner,
@@ -43,10 +43,10 @@ class TicTacToeReport:
     there is no other way. A model that says more than its move is better than reported.
     """
 
-    outcomes: Mapping[tuple[str, int], Outcome]
+    outcomes: Mapping[tuple[str, int], OutcomeProbabilities]
 
     def mean(self, rival: str, field: str) -> float:
-        """Mean of an [`~games.tictactoe.Outcome`] field over both seats."""
+        """Mean of an [`~games.tictactoe.OutcomeProbabilities`] field over both seats."""
         return math.fsum(getattr(self.outcomes[rival, seat], field) for seat in (0, 1)) / 2
 
     def metrics(self) -> dict[str, float]:
@@ -127,9 +127,9 @@ def best_response(player: Callable[[str], MoveDistribution], seat: int) -> Calla
         if "." not in board:
             return 0.0
         if to_move(board) == seat:
-            return max(value(play(board, cell)) for cell in empty_cells(board))
+            return max(value(place_mark(board, cell)) for cell in empty_cells(board))
         moves = player(board)
         illegal = max(0.0, 1.0 - math.fsum(moves.values()))
-        return illegal + math.fsum(share * value(play(board, cell)) for cell, share in moves.items())
+        return illegal + math.fsum(share * value(place_mark(board, cell)) for cell, share in moves.items())
 
-    return lambda board: {max(empty_cells(board), key=lambda cell: value(play(board, cell))): 1.0}
+    return lambda board: {max(empty_cells(board), key=lambda cell: value(place_mark(board, cell))): 1.0}

@@ -1,4 +1,4 @@
-"""Small programs about small numbers, and what they print: the language of programs that a tiny player speaks."""
+"""Random small programs with their output: moves of random players, and examples for tiny players."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 
 
-def small_program(rng: random.Random) -> tuple[str, str]:
+def random_program(rng: random.Random) -> tuple[str, str]:
     """
-    A program, written as `ast.unparse` would write it, and what it prints.
+    Return a program, formatted as by `ast.unparse`, and its output.
 
-    From sums of two digits, which soon are known by heart, to remainders of products, which have to be computed.
+    The kinds range from sums of two digits, which can be memorized, to remainders of products, which must be computed.
     """
     return rng.choice(KINDS)(rng)
 
