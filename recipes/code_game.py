@@ -28,13 +28,14 @@ import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
 from trl_spiral import (
     MatchCallback,
     Opponents,
     SelfPlayProgressCallback,
     SpiralConfig,
+    SpiralParser,
     SpiralTrainer,
     TinyPlayerRecipe,
     TranscriptCallback,
@@ -136,9 +137,8 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     )
     trainer.add_callback(matches)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -154,7 +154,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """Parse the command line, with the settings above as defaults."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(FULL if full_size else LAPTOP)
     if FROZEN in (explicit(parser, arguments, "games") or ()):

@@ -41,7 +41,7 @@ from trl_spiral import (
     reserve_output_dir,
 )
 from trl_spiral.rewards import REWARD_LIMITS
-from trl_spiral.tiny.exercises import Exercise, clumsy_lessons, make_exercises
+from trl_spiral.tiny.lessons import Exercise, clumsy_lessons, make_exercises
 
 
 @dataclass

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _NAMES = {
     # Training
     "training.config": ["SpiralConfig"],
+    "training.options": ["SpiralParser"],
     "training.trainer": ["SpiralTrainer"],
     "training.preflight": ["check_fresh_pool", "check_reference", "check_vllm", "reserve_output_dir"],
     "rollout_func": ["SelfPlayRollout"],
@@ -24,6 +25,7 @@ _NAMES = {
     "machine": ["explicit", "is_set", "parse_for_platform"],
     "callbacks": [
         "CollapseCallback",
+        "EntropyScheduleCallback",
         "ExploitabilityCallback",
         "GradingCallback",
         "LiveCallback",
@@ -42,8 +44,10 @@ _NAMES = {
     "selfplay.advantages": ["AdvantageEstimator", "BatchMean", "GroupMean", "ReturnsOnly", "RoleBaseline"],
     "selfplay.position_values": ["PositionValues"],
     "selfplay.curriculum": ["Curriculum", "LinearCurriculum"],
+    "selfplay.settings": ["SelfPlaySettings"],
+    "selfplay.matchmaking": ["Matchmaker"],
     "selfplay.referee": ["Forfeit", "Start", "play", "referee"],
-    "opponents": ["Matchmaker", "OpponentPool", "Opponents", "pool_from_checkpoints", "pool_from_hub"],
+    "opponents": ["OpponentPool", "Opponents", "pool_from_checkpoints", "pool_from_hub"],
     "types": ["Ending", "Episode", "Observation", "Reply", "Request", "Sampling", "Trajectory", "Turn"],
     "text.prompts": ["PromptRenderer"],
     # Games and players
@@ -73,9 +77,15 @@ _NAMES = {
     "sandbox": ["BubblewrapSandbox", "CannotContain", "Job", "Limits", "LocalSandbox", "Sandbox", "Trial"],
     # Evaluation
     "evaluation.matches": ["MatchReport", "evaluate_matches", "match_table", "play_matches"],
-    "evaluation.exact.exploitability": ["average_strategy", "best_responses", "exploitability", "nash_conv"],
+    "evaluation.exact.exploitability": [
+        "StrategyPlayer",
+        "average_strategy",
+        "best_responder",
+        "best_responses",
+        "exploitability",
+        "nash_conv",
+    ],
     "evaluation.exact.policy_tables": ["read_policy_table"],
-    "evaluation.exact.strategy_player": ["StrategyPlayer", "best_responder"],
     "evaluation.problems.math_sets": ["MathSet"],
     "engines.local.strategies": ["language_model_strategy"],
     # Tiny models, for tests and quick starts

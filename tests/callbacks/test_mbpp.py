@@ -14,7 +14,7 @@ from trl_spiral.callbacks import MBPPArguments, MBPPCallback, MBPPParser
 from trl_spiral.callbacks.problem_sets import load_code_problems
 from trl_spiral.cli import main
 from trl_spiral.evaluation.problems.code_settings import ENVIRONMENT
-from trl_spiral.sandbox import CannotContain, LocalSandbox, Verdict
+from trl_spiral.sandbox import CannotContain, LocalSandbox, TrialResult
 
 
 FIELDS = {"pass_rate", "pass_rate_low", "pass_rate_high", "pass@1", "pass@1_low", "pass@1_high", "problems_passed"}
@@ -160,7 +160,7 @@ class TestMBPPCallback:
     def test_accepts_a_sandbox_and_leaves_it_open(self, coder_dir, tmp_path):
         class Lenient:
             def judge(self, trials):
-                return [Verdict(True) for _ in trials]
+                return [TrialResult(True) for _ in trials]
 
             def close(self):
                 raise AssertionError("the caller closes it")
@@ -231,7 +231,7 @@ class Untrained:
 
 class Unused:
     def judge(self, trials):
-        return [Verdict(True) for _ in trials]
+        return [TrialResult(True) for _ in trials]
 
 
 class TestPrecedence:

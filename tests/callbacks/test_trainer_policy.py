@@ -85,7 +85,8 @@ def make(model_dir, tmp_path):
             model_dir, config(tmp_path, **{**settings, **changes}), games=played, processing_class=tokenizer
         )
         # Without vLLM, the configuration refuses it.
-        trainer.rollout.constrain_moves = constrain_moves
+        rollout = trainer.rollout
+        rollout.settings = replace(rollout.settings, constrain_moves=constrain_moves)
         return trainer
 
     return make

@@ -216,7 +216,7 @@ class TestBuildOpponents:
             tmp_path,
             opponents=f"self:4,pool:2,random:1,minimax:1,mcts-20:1,human:1,https://host/v1#{guest}:1",
             pool_capacity=3,
-            pool_eviction="ladder",
+            pool_kwargs={"eviction": "ladder"},
             endpoint_kwargs={"api_key_env": "GUEST_KEY", "max_requests": 10, "timeout": 7.0},
         )
         built = build_opponents(args, TICTACTOE)

@@ -142,7 +142,7 @@ class TestFolder:
     def test_a_new_run_refuses_the_pool_of_an_earlier_run(self, trained, model_dir):
         adapter, trainer = trained
 
-        with pytest.raises(ValueError, match="holds snapshots of an earlier run. Go on with that one by"):
+        with pytest.raises(ValueError, match="contains snapshots of an earlier run. Continue that run with"):
             train(model_dir, trainer.args.output_dir, adapter=adapter)
 
     def test_a_run_without_a_checkpoint_starts_anew(self, model_dir, tmp_path):
@@ -158,7 +158,7 @@ class TestFolder:
         train(model_dir, tmp_path / "out", adapter=adapter, max_steps=3, opponents="self", matchmaking="uniform")
         shutil.copytree(trainer.pool.folder, tmp_path / "out" / "opponents")
 
-        with pytest.raises(ValueError, match="holds snapshots of an earlier run"):
+        with pytest.raises(ValueError, match="contains snapshots of an earlier run"):
             train(model_dir, tmp_path / "out", adapter=adapter, max_steps=6, resume=True)
         assert OpponentPool(tmp_path / "out" / "opponents").problems() == []
         assert len(OpponentPool(tmp_path / "out" / "opponents")) == 3
@@ -170,7 +170,9 @@ class TestFolder:
         weights = tmp_path / "out" / "checkpoint-12" / "opponents" / "step-10" / name
         weights.write_bytes(weights.read_bytes()[:-1])
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
-            resumed = train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_repair=True)
+            resumed = train(
+                model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_kwargs={"repair": True}
+            )
 
         assert any("Going on without step-10" in message for message in caplog.messages)
         assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-8", "step-12"]
@@ -224,7 +226,7 @@ class TestFolder:
 
 class TestRatingGames:
     def test_each_snapshot_plays_each_other_in_both_seats(self, model_dir, tmp_path):
-        trainer = train(model_dir, tmp_path, max_steps=6, pool_rating_games=4)
+        trainer = train(model_dir, tmp_path, max_steps=6, pool_kwargs={"rating_games": 4})
         ratings = trainer.pool.ratings
 
         # Four episodes of each of two games. Games against the policy count separately.
@@ -232,10 +234,10 @@ class TestRatingGames:
             assert ratings.win_rate(one, other).games == 8
 
     def test_are_the_same_after_a_resume(self, model_dir, tmp_path):
-        whole = train(model_dir, tmp_path / "whole", max_steps=6, pool_rating_games=2)
+        whole = train(model_dir, tmp_path / "whole", max_steps=6, pool_kwargs={"rating_games": 2})
         shutil.copytree(tmp_path / "whole", tmp_path / "out")
         shutil.rmtree(tmp_path / "out" / "checkpoint-6")
-        resumed = train(model_dir, tmp_path / "out", max_steps=6, pool_rating_games=2, resume=True)
+        resumed = train(model_dir, tmp_path / "out", max_steps=6, pool_kwargs={"rating_games": 2}, resume=True)
 
         assert resumed.pool.state_dict() == whole.pool.state_dict()
         assert history(resumed) == history(whole)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.reward_fakes import FakeSandbox, fenced
 from trl_spiral.rewards import ExecutionReward, UnitTestReward
-from trl_spiral.sandbox import Ending, Outcome, Verdict
+from trl_spiral.sandbox import JobResult, ProgramEnding, TrialResult
 from trl_spiral.text.prompts import PromptRenderer
 
 
@@ -24,9 +24,9 @@ class TestThinking:
     COMPLETIONS = [fenced("print(1)"), "Hm.</think>" + fenced("print(1)")]
 
     def rewards(self, **given):
-        passed = Verdict(passed=True)
+        passed = TrialResult(passed=True)
         run, tested = (
-            FakeSandbox(outcomes=[Outcome(Ending.FINISHED, output="1")] * 2),
+            FakeSandbox(outcomes=[JobResult(ProgramEnding.FINISHED, output="1")] * 2),
             FakeSandbox(verdicts=[passed] * 2),
         )
         prompts = given.pop("prompts", None)

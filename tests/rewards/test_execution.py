@@ -4,7 +4,7 @@ import pytest
 
 from tests.helpers.reward_fakes import FakeSandbox, Log, fenced
 from trl_spiral.rewards import ExecutionReward
-from trl_spiral.sandbox import Answer, Ending, Outcome
+from trl_spiral.sandbox import CallResult, JobResult, ProgramEnding
 
 
 class TestExecutionReward:
@@ -68,7 +68,7 @@ class TestExecutionReward:
         assert log.columns["verdict"][0].isascii() and len(log.columns["verdict"][0]) < 100
 
     def test_reads_messages_like_text(self):
-        fake = FakeSandbox([Outcome(Ending.FINISHED, output="2\n")])
+        fake = FakeSandbox([JobResult(ProgramEnding.FINISHED, output="2\n")])
         reward = ExecutionReward(fake)
         messages = [{"role": "assistant", "content": "```python\nprint(1)\n```"}, {"role": "tool", "content": "1"}]
         answer = {"role": "assistant", "content": fenced("print(2)")}
@@ -77,8 +77,12 @@ class TestExecutionReward:
         assert [job.code for job in fake.asked[0]] == ["print(2)\n"]
 
     def test_values_are_configurable(self):
-        endings = [Outcome(Ending.FINISHED, output="1"), Outcome(Ending.FINISHED), Outcome(Ending.SYNTAX_ERROR)]
-        fake = FakeSandbox([*endings, Outcome(Ending.RAISED)])
+        endings = [
+            JobResult(ProgramEnding.FINISHED, output="1"),
+            JobResult(ProgramEnding.FINISHED),
+            JobResult(ProgramEnding.SYNTAX_ERROR),
+        ]
+        fake = FakeSandbox([*endings, JobResult(ProgramEnding.RAISED)])
 
         assert ExecutionReward(fake, printed=4, silent=3, syntax_error=2, failed=1)(["x"] * 4) == [4, 3, 2, 1]
 
@@ -93,9 +97,14 @@ class TestExecutionReward:
         assert log.metrics["execution/trivial_rate"] == pytest.approx(2 / 6)
 
     def test_a_program_that_cannot_be_parsed_is_not_trivial(self):
-        ran = Outcome(Ending.FINISHED, output="1")
+        ran = JobResult(ProgramEnding.FINISHED, output="1")
         fake = FakeSandbox(
-            [ran, ran, Outcome(Ending.KILLED), Outcome(Ending.FINISHED, answers=(Answer(error="RecursionError"),))]
+            [
+                ran,
+                ran,
+                JobResult(ProgramEnding.KILLED),
+                JobResult(ProgramEnding.FINISHED, answers=(CallResult(error="RecursionError"),)),
+            ]
         )
 
         assert ExecutionReward(fake, triviality_penalty=1.0)(["x", "y"]) == [1.0, 1.0]

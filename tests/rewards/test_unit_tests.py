@@ -4,7 +4,7 @@ import pytest
 
 from tests.helpers.reward_fakes import FakeSandbox, Log, fenced
 from trl_spiral.rewards import UnitTestReward
-from trl_spiral.sandbox import Verdict
+from trl_spiral.sandbox import TrialResult
 
 
 class TestUnitTestReward:
@@ -27,7 +27,7 @@ class TestUnitTestReward:
         assert log.metrics == pytest.approx({"unit_tests/pass_rate": 5 / 18, "unit_tests/all_passed_rate": 1 / 6})
 
     def test_puts_imports_before_each_test_and_after_the_program(self):
-        fake = FakeSandbox(verdicts=[Verdict(True)] * 3)
+        fake = FakeSandbox(verdicts=[TrialResult(True)] * 3)
         tests = [["assert math.isclose(area(1), 3.14, abs_tol=0.1)"], ["assert f() == 1", "assert f() == 2"]]
         rewards = UnitTestReward(fake)(["a", "b"], test_list=tests, test_imports=[["import math"], []])
 

@@ -24,10 +24,9 @@ for known in map(frozenset, CATEGORIES.values()):
 
 def solutions(words, size=4):
     """
-    Every way to sort words into groups that each stand in some category.
+    Return every partition of words into groups that are each in one category.
 
-    Not as the generator counts them: sets in place of bit masks, and the group of one word after the other in place of
-    a list of all groups.
+    Independent of the generator's count: uses sets instead of bit masks, and searches the groups of one word at a time.
     """
     if not words:
         return {frozenset()}

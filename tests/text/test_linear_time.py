@@ -83,8 +83,7 @@ BUILT = {
 OURS = {
     "cli/doctor.py: extras": "the metadata of this package",
     "report/charts.py: _found": "names of metrics",
-    "tiny/player.py: _make_tokenizer": "lessons, from which the vocabulary is made",
-    "tiny/solver.py: _make_tokenizer": "lessons, from which the vocabulary is made",
+    "tiny/tokenizer.py: _pieces": "lessons, from which the vocabulary is made",
 }
 """Places where patterns read only trusted text, with its origin."""
 

@@ -1,5 +1,6 @@
 """Callbacks for any trainer of TRL: grades, snapshots for opponent pools, transcripts, monitoring and progress."""
 
+from trl_spiral.callbacks.entropy_schedule import EntropyScheduleCallback
 from trl_spiral.callbacks.exploitability import ExploitabilityCallback
 from trl_spiral.callbacks.grading import GradingCallback
 from trl_spiral.callbacks.live import LiveCallback
@@ -16,6 +17,7 @@ from trl_spiral.callbacks.transcripts import TranscriptCallback
 
 __all__ = [
     "CollapseCallback",
+    "EntropyScheduleCallback",
     "ExploitabilityCallback",
     "GradingCallback",
     "LiveCallback",

@@ -17,7 +17,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 
 from trl_spiral.callbacks.monitoring import CollapseCallback
 from trl_spiral.callbacks.progress import progress_line
-from trl_spiral.callbacks.trainer_policy import episodes_started, latest_episodes
+from trl_spiral.callbacks.trainer_policy import episodes_started, latest_batch
 from trl_spiral.selfplay.monitoring import CollapseMonitor, CollapseWarning
 from trl_spiral.text.printable import one_line
 from trl_spiral.types import FORFEITS, Episode
@@ -152,7 +152,7 @@ class LiveCallback(TrainerCallback):
             title += f", {self._speed:.1f} games per second"
         parts = [self._results(), self._line()]
         parts += [Text(one_line(f"step {w.step}: {w.sentence}"), "yellow") for w in self._warnings()[-_MOST_WARNINGS:]]
-        if episodes := latest_episodes(self.trainer):
+        if episodes := latest_batch(self.trainer).episodes:
             parts.append(_last_game(episodes[-1]))
         return Panel(Group(*parts), title=title, title_align="left")
 

@@ -13,7 +13,7 @@ from transformers import Trainer
 from trl_spiral import _trl
 from trl_spiral.callbacks.grading import GradingCallback, check_at_least_one
 from trl_spiral.callbacks.trainer_policy import endpoint_kwargs_of, engine_group, evaluation_player, games_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.engines.build import BuiltPlayers, build_players, read_names
 from trl_spiral.evaluation.matches import MatchReport, match_table, paired_starts, seat_result
 from trl_spiral.games import Game
@@ -126,9 +126,8 @@ class MatchCallback(GradingCallback):
         with _trl.open_engine(self.trainer) as engine:
             for game, rival in itertools.product(self.games, self._rivals.players.values()):
                 starts = paired_starts(game, policy, rival, self.pairs, self.seed)[group::groups]
-                episodes = together(
+                episodes = agree(
                     partial(self._play, starts, engine),
-                    lambda: None,
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 # By counter: ranks that share an engine play the same episodes.

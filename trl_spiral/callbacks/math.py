@@ -16,7 +16,7 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.grading import GradingCallback, check_at_least_one, check_not_negative
 from trl_spiral.callbacks.problem_sets import load_math_problems
 from trl_spiral.callbacks.trainer_policy import evaluation_player, share_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.evaluation.problems.math import MathAttempt, answer_problems, math_metrics
 from trl_spiral.evaluation.problems.math_grading import check_can_grade
 from trl_spiral.evaluation.problems.math_sets import MathProblem, MathSet
@@ -87,11 +87,10 @@ class MathCallback(GradingCallback):
         metrics: dict[str, float] = {}
         with ExitStack() as opened:
             # If one rank fails to open its engine or to answer, all ranks raise.
-            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
+            engine = agree(lambda: opened.enter_context(_trl.open_engine(self.trainer)))
             for name, problems in self.problems.items():
-                mine = together(
+                mine = agree(
                     partial(self._answer, name, problems, engine),
-                    lambda: None,
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 attempts = sorted(gather_object(mine), key=lambda attempt: attempt.number)

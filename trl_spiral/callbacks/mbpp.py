@@ -19,7 +19,7 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.grading import GradingCallback, check_at_least_one, check_not_negative
 from trl_spiral.callbacks.problem_sets import load_code_problems
 from trl_spiral.callbacks.trainer_policy import evaluation_player, share_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.evaluation.problems.code import (
     EVALUATION_LIMITS,
     CodeAttempt,
@@ -154,11 +154,10 @@ class MBPPCallback(GradingCallback):
         begun = time.monotonic()
         with ExitStack() as opened:
             # If one rank fails at any of these, all ranks raise.
-            sandbox = together(lambda: opened.enter_context(self._opened()), lambda: None, restore=None)
-            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
-            mine = together(
+            sandbox = agree(lambda: opened.enter_context(self._opened()))
+            engine = agree(lambda: opened.enter_context(_trl.open_engine(self.trainer)))
+            mine = agree(
                 lambda: self._attempts(engine, sandbox),
-                lambda: None,
                 lambda: _trl.restore_weights(self.trainer, engine),
             )
         attempts = sorted(gather_object(mine), key=lambda attempt: (attempt.number, attempt.sample))

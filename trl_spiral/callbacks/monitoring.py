@@ -7,7 +7,7 @@ from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_separately
-from trl_spiral.callbacks.trainer_policy import latest_episodes, latest_rows, prompt_style_of, rollout_of
+from trl_spiral.callbacks.trainer_policy import latest_batch, prompt_style_of, rollout_of
 from trl_spiral.selfplay.first_batches import KEY, FirstBatches, Tally, count_replies
 from trl_spiral.selfplay.monitoring import CollapseMonitor, CollapseWarning
 from trl_spiral.text.printable import get_logger
@@ -78,8 +78,9 @@ class CollapseCallback(TrainerCallback):
         counts = _trl.count_batch(self.trainer, _trl.sampling_of(self.trainer).max_new_tokens)
         tally.rows, tally.trained_tokens = counts.rows, counts.trained_tokens
         if rollout_of(self.trainer) is not None:
-            count_replies(latest_episodes(self.trainer), tally)
-            tally.take_rewards(row.reward for row in latest_rows(self.trainer))
+            batch = latest_batch(self.trainer)
+            count_replies(batch.episodes, tally)
+            tally.take_rewards(row.reward for row in batch.rows)
         else:
             tally.replies, tally.truncated = counts.rows, counts.cut_off
             tally.take_rewards(_trl.latest_rewards(self.trainer))

@@ -10,10 +10,10 @@ from trl_spiral import _trl
 from trl_spiral.engines.http.openai import BUDGETS
 from trl_spiral.games import Game, get_game
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.rollout_func import SelfPlayRollout, check_lists_moves
-from trl_spiral.selfplay.rows import Row
+from trl_spiral.rollout_func import SelfPlayRollout
+from trl_spiral.selfplay.batch import Batch
+from trl_spiral.selfplay.schedule import check_lists_moves
 from trl_spiral.text.prompts import PromptRenderer
-from trl_spiral.types import Episode
 
 
 if TYPE_CHECKING:
@@ -29,28 +29,22 @@ def rollout_of(trainer: Trainer) -> SelfPlayRollout | None:
     return rollout if isinstance(rollout, SelfPlayRollout) else None
 
 
-def latest_episodes(trainer: Trainer) -> Sequence[Episode]:
-    """Return the episodes of the latest batch on this rank; empty if the trainer plays no games."""
+def latest_batch(trainer: Trainer) -> Batch:
+    """Return the latest batch of self-play on this rank; an empty one if the trainer plays no games."""
     rollout = rollout_of(trainer)
-    return rollout.episodes if rollout is not None else []
-
-
-def latest_rows(trainer: Trainer) -> Sequence[Row]:
-    """Return the rows of the latest self-play batch on this rank; empty if the trainer plays no games."""
-    rollout = rollout_of(trainer)
-    return rollout.batch if rollout is not None else []
+    return rollout.batch if rollout is not None else Batch()
 
 
 def episodes_started(trainer: Trainer) -> int:
     """Return the number of training episodes that this rank has started."""
     rollout = rollout_of(trainer)
-    return rollout.state.episodes if rollout is not None else 0
+    return rollout.collector.episodes if rollout is not None else 0
 
 
 def prompt_style_of(trainer: Trainer) -> str:
     """Return the prompt style of the trainer's self-play, or `"chat"`."""
     rollout = rollout_of(trainer)
-    return rollout.prompt_style if rollout is not None else "chat"
+    return rollout.settings.prompt_style if rollout is not None else "chat"
 
 
 def games_of(
@@ -84,7 +78,7 @@ def games_of(
     found = [get_game(one) if isinstance(one, str) else one for one in listed]
     for game in found:
         game.check()
-        if rollout is not None and rollout.constrain_moves:
+        if rollout is not None and rollout.settings.constrain_moves:
             check_lists_moves(game, "constrain_moves")
     return found
 
@@ -121,8 +115,10 @@ def evaluation_player(
     return PolicyPlayer(
         renderer_of(trainer, prompt_style),
         sampling,
-        conversation=rollout is not None and rollout.sample_unit == "trajectory" and prompt_style in (None, "chat"),
-        constrain_moves=rollout is not None and rollout.constrain_moves,
+        conversation=(
+            rollout is not None and rollout.settings.sample_unit == "trajectory" and prompt_style in (None, "chat")
+        ),
+        constrain_moves=rollout is not None and rollout.settings.constrain_moves,
     )
 
 
@@ -135,7 +131,7 @@ def training_player(trainer: Trainer) -> PolicyPlayer:
 def renderer_of(trainer: Trainer, prompt_style: str | None = None) -> PromptRenderer:
     """Return the renderer of the trainer's prompts, or of the trainer's messages in another style."""
     rollout = rollout_of(trainer)
-    if rollout is not None and prompt_style in (None, rollout.prompt_style):
+    if rollout is not None and prompt_style in (None, rollout.settings.prompt_style):
         return rollout.player(trainer).renderer
     return PromptRenderer(
         _trl.tokenizer_of(trainer),

@@ -17,8 +17,7 @@ from trl_spiral.callbacks.trainer_policy import (
     check_can_play,
     evaluation_player,
     games_of,
-    latest_episodes,
-    latest_rows,
+    latest_batch,
     resume_of,
     rollout_of,
 )
@@ -28,6 +27,7 @@ from trl_spiral.games import Game
 from trl_spiral.machine import describe_machine, describe_versions
 from trl_spiral.players import PolicyPlayer, scripted_player
 from trl_spiral.players.names import has_random_player
+from trl_spiral.selfplay.batch import Batch
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.selfplay.rows import Row
 from trl_spiral.text.printable import get_logger
@@ -93,7 +93,7 @@ class TranscriptCallback(TrainerCallback):
         self.prompt_style = prompt_style
         self.every = every
         self.log = GameLog(Path(trainer.args.output_dir) / GAMES)
-        self._evaluated: list[Episode] | None = None
+        self._evaluated: Batch | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
         check_can_play(self.trainer, self.prompt_style)
@@ -113,21 +113,21 @@ class TranscriptCallback(TrainerCallback):
             path.write_text(text, encoding="utf-8")
 
     def on_prediction_step(self, args, state, control, **kwargs):
-        # In a plain trainer, the latest episodes may be those of an evaluation.
-        self._evaluated = latest_episodes(self.trainer)
+        # In a plain trainer, the latest batch may be that of an evaluation.
+        self._evaluated = latest_batch(self.trainer)
 
     def on_step_end(self, args, state, control, **kwargs):
         step = state.global_step
         if not self.every or not state.is_world_process_zero or (step != 1 and step % self.every):
             return
-        episodes, batch = latest_episodes(self.trainer), latest_rows(self.trainer)
-        if episodes is self._evaluated:
+        batch = latest_batch(self.trainer)
+        if batch is self._evaluated:
             return
         rules = {game.name: game for game in rollout_of(self.trainer).games}
         self.log.append(
             [
-                make_record(episode, rules[episode.game], step, "training", trained_advantages(episode, batch))
-                for episode in episodes[: self.games]
+                make_record(episode, rules[episode.game], step, "training", trained_advantages(episode, batch.rows))
+                for episode in batch.episodes[: self.games]
             ]
         )
 

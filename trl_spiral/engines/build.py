@@ -25,7 +25,7 @@ from trl_spiral.engines.router import Router
 from trl_spiral.engines.swapping import PhasedEngine
 from trl_spiral.extras import require_extra
 from trl_spiral.games import Game
-from trl_spiral.opponents import OpponentPool, Opponents
+from trl_spiral.opponents import OpponentPool, Opponents, PoolSettings
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
 from trl_spiral.players import EndpointPlayer, HumanPlayer, Player, PolicyPlayer
 from trl_spiral.players.names import (
@@ -327,7 +327,7 @@ def build_opponents(args: Any, games: Sequence[Game], device: Any = "cpu") -> Op
     shares = {called.get(text, text): share for text, share in shares.items()}
     folder = Path(args.output_dir) / POOL_FOLDER
     keeps_pool = POOL in shares or BASE in shares
-    pool = OpponentPool(folder, args.pool_capacity, args.pool_eviction) if keeps_pool else None
+    pool = OpponentPool(folder, args.pool_capacity, PoolSettings.of(args.pool_kwargs).eviction) if keeps_pool else None
     return Opponents(shares, pool, args.matchmaking, built.players, built.engines)
 
 

@@ -26,23 +26,6 @@ from trl_spiral.types import BASE, POLICY, POOL, SELF
 logger = get_logger(__name__)
 
 
-class Matchmaker(Protocol):
-    """Draws the players of an episode."""
-
-    def __call__(self, policy: Player, seats: int, seed: int) -> Sequence[Player]:
-        """
-        Return one player per seat.
-
-        Args:
-            policy ([`~players.Player`]):
-                The policy in training.
-            seats (`int`):
-                Number of seats.
-            seed (`int`):
-                The only source of randomness: the same seed gives the same players.
-        """
-
-
 @runtime_checkable
 class LimitedEngine(Protocol):
     """An engine with a budget, which a checkpoint stores."""

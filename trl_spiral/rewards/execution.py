@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trl_spiral.rewards.base import REWARD_LIMITS, Completion, RepliesReward, error_name
-from trl_spiral.sandbox import Ending, Job, LocalSandbox, Outcome, Sandbox
+from trl_spiral.sandbox import Job, JobResult, LocalSandbox, ProgramEnding, Sandbox
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.text.python_source import computes_nothing, is_blank
 from trl_spiral.text.replies import extract_program
@@ -103,8 +103,8 @@ class ExecutionReward(RepliesReward):
             count = len(outcomes)
             endings = [outcome.ending for outcome in outcomes]
             log_metric("execution/success_rate", len(ran) / count)
-            log_metric("execution/timeout_rate", endings.count(Ending.TIMEOUT) / count)
-            log_metric("execution/syntax_error_rate", endings.count(Ending.SYNTAX_ERROR) / count)
+            log_metric("execution/timeout_rate", endings.count(ProgramEnding.TIMEOUT) / count)
+            log_metric("execution/syntax_error_rate", endings.count(ProgramEnding.SYNTAX_ERROR) / count)
             log_metric("execution/avg_batch_reward", sum(rewards) / count)
             if self.triviality_penalty:
                 log_metric("execution/trivial_rate", sum(trivial) / count)
@@ -113,16 +113,16 @@ class ExecutionReward(RepliesReward):
             log_extra("verdict", verdicts)
         return rewards
 
-    def _run(self, programs: Sequence[str]) -> list[Outcome]:
+    def _run(self, programs: Sequence[str]) -> list[JobResult]:
         """Return the outcomes in order. Python would accept a blank program; here it counts as a missing one."""
         outcomes = iter(self.sandbox.run([Job(program) for program in programs if not is_blank(program)]))
-        missing = Outcome(Ending.SYNTAX_ERROR, error="NoProgram")
+        missing = JobResult(ProgramEnding.SYNTAX_ERROR, error="NoProgram")
         return [missing if is_blank(program) else next(outcomes) for program in programs]
 
-    def _reward(self, outcome: Outcome) -> float:
-        if outcome.ending is Ending.FINISHED:
+    def _reward(self, outcome: JobResult) -> float:
+        if outcome.ending is ProgramEnding.FINISHED:
             return self.printed if outcome.output.strip() else self.silent
-        return self.syntax_error if outcome.ending is Ending.SYNTAX_ERROR else self.failed
+        return self.syntax_error if outcome.ending is ProgramEnding.SYNTAX_ERROR else self.failed
 
     def _trivial(self, programs: Sequence[str]) -> list[bool]:
         """Return which programs compute nothing. Runs in the sandbox: nested source can exhaust the stack."""
@@ -131,7 +131,7 @@ class ExecutionReward(RepliesReward):
         return [outcome.answers[0].value is True if outcome.answers else False for outcome in outcomes]
 
 
-def _described(outcome: Outcome) -> str:
-    if outcome.ending is Ending.FINISHED:
+def _described(outcome: JobResult) -> str:
+    if outcome.ending is ProgramEnding.FINISHED:
         return "printed" if outcome.output.strip() else "printed nothing"
     return f"{outcome.ending}: {error_name(outcome.error)}" if outcome.error else str(outcome.ending)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trl_spiral.rewards.base import REWARD_LIMITS, Completion, RepliesReward, error_name
-from trl_spiral.sandbox import LocalSandbox, Sandbox, Trial, Verdict
+from trl_spiral.sandbox import LocalSandbox, Sandbox, Trial, TrialResult
 from trl_spiral.text.printable import reported
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.text.python_source import appended_imports, entry_points
@@ -106,11 +106,11 @@ def _entry_points(tests: str, row: int) -> tuple[str, ...]:
         ) from error
 
 
-def _share(verdicts: Sequence[Verdict]) -> float:
+def _share(verdicts: Sequence[TrialResult]) -> float:
     return sum(verdict.passed for verdict in verdicts) / len(verdicts)
 
 
-def _summary(verdicts: Sequence[Verdict]) -> str:
+def _summary(verdicts: Sequence[TrialResult]) -> str:
     """Return a summary such as `"1 of 3: AssertionError, TypeError"`."""
     errors = [error_name(verdict.error) for verdict in verdicts if not verdict.passed]
     return f"{len(verdicts) - len(errors)} of {len(verdicts)}" + (f": {', '.join(errors)}" if errors else "")

@@ -55,7 +55,7 @@ _SHAPES = (
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a setting of that name has a secret for a value."""
+    """Return whether the value of a setting of that name is a secret."""
     return _NAME.search(name) is not None and _VARIABLE.search(name) is None
 
 

@@ -17,7 +17,7 @@ from trl_spiral.evaluation.problems.code import (
 from trl_spiral.evaluation.problems.code_sets import mbpp_problems
 from trl_spiral.evaluation.problems.files import read_rows
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.sandbox import Verdict
+from trl_spiral.sandbox import TrialResult
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import Reply, Sampling
 
@@ -33,7 +33,7 @@ class Judge:
 
     def judge(self, trials):
         self.trials += trials
-        return [Verdict(True) if "pass" in trial.code else Verdict(False, "Timeout") for trial in trials]
+        return [TrialResult(True) if "pass" in trial.code else TrialResult(False, "Timeout") for trial in trials]
 
 
 class EngineByTicket(ScriptedEngine):
@@ -118,7 +118,7 @@ class TestCheckSandbox:
     def test_refuses_a_sandbox_that_fails_a_correct_program(self):
         class Broken:
             def judge(self, trials):
-                return [Verdict(False, "Killed") for _ in trials]
+                return [TrialResult(False, "Killed") for _ in trials]
 
         with pytest.raises(RuntimeError, match=r"The sandbox fails a correct program \(Killed\)"):
             check_sandbox(Broken())

@@ -52,7 +52,7 @@ class CodeAttempt:
         passed (`bool`):
             Whether the program passed the problem's tests.
         error (`str`, *optional*):
-            Reason for a failure; see [`~sandbox.Verdict`].
+            Reason for a failure; see [`~sandbox.TrialResult`].
     """
 
     number: int
