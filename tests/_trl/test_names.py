@@ -77,7 +77,7 @@ class TestAttributes:
         assert inspect.isfunction(getattr(vllm_generation.VLLMGeneration, name))
 
     def test_a_log_in_mid_step_takes_the_next_one_away(self):
-        # Hence `callbacks.log.log_beside`, which puts it back.
+        # Hence `callbacks.log.log_separately`, which puts it back.
         assert "control.should_log = False" in inspect.getsource(transformers.trainer_callback.CallbackHandler.on_log)
 
     @pytest.mark.parametrize("module", SEAM)
