@@ -28,15 +28,15 @@ import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import Opponents, SpiralConfig, SpiralTrainer
+from trl_spiral import Opponents, SpiralConfig, SpiralParser, SpiralTrainer
 from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
+from trl_spiral.engines.build import build_opponents
 from trl_spiral.games import get_game
 from trl_spiral.games.code_game import FROZEN, NAME
 from trl_spiral.machine import explicit, is_set
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.opponents import invite
 from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
 
 
@@ -114,7 +114,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     if tiny:
         torch.set_num_threads(min(torch.get_num_threads(), 2))
         untrained = make_tiny_player(TinyPlayerRecipe(games=tuple(args.games), seed=args.seed, steps=300, reading=0.5))
-    opponents = invite(args, games, args.device)
+    opponents = build_opponents(args, games, args.device)
     if args.games == [FROZEN]:
         opponents = FixedGuesser(
             opponents.shares, opponents.pool, args.matchmaking, opponents.players, opponents.engines
@@ -126,9 +126,8 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     )
     trainer.add_callback(matches)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -144,7 +143,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """Parse the command line, with the settings above as defaults."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(FULL if full_size else LAPTOP)
     if FROZEN in (explicit(parser, arguments, "games") or ()):

@@ -31,10 +31,10 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
 from trl_spiral.machine import is_set, parse_for_platform
-from trl_spiral.rewards import LIMITS, ExecutionReward, UnitTestReward
+from trl_spiral.rewards import REWARD_LIMITS, ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import LocalSandbox
 from trl_spiral.tiny.coder import make_tiny_coder
-from trl_spiral.tiny.exercises import Exercise, clumsy_lessons, make_exercises
+from trl_spiral.tiny.lessons import Exercise, clumsy_lessons, make_exercises
 from trl_spiral.training.preflight import reserve_output_dir
 
 
@@ -91,7 +91,7 @@ def main(code_args: CodeArguments, args: AlgorithmConfig, model_args: ModelConfi
     reserve_output_dir(args)
     train = make_exercises(code_args.exercises, args.seed)
     test = make_exercises(code_args.test_exercises, args.seed, split="test")
-    with LocalSandbox(LIMITS) as sandbox:
+    with LocalSandbox(REWARD_LIMITS) as sandbox:
         rewards = [
             ExecutionReward(sandbox, triviality_penalty=code_args.triviality_penalty),
             UnitTestReward(sandbox),

@@ -31,7 +31,8 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
 from trl_spiral.machine import is_set
-from trl_spiral.tasks import TaskReward, get_task, task_dataset
+from trl_spiral.rewards import TaskReward
+from trl_spiral.tasks import get_task, task_dataset
 from trl_spiral.tasks.connections import Connections
 from trl_spiral.tiny.solver import make_tiny_solver
 from trl_spiral.training.preflight import reserve_output_dir

@@ -29,8 +29,9 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
 from trl_spiral.machine import is_set
-from trl_spiral.tasks import TaskReward, task_dataset
-from trl_spiral.tasks.hanoi import TOKENS_PER_MOVE, Hanoi, legal_moves, split_of
+from trl_spiral.rewards import TaskReward
+from trl_spiral.tasks import task_dataset
+from trl_spiral.tasks.hanoi import TOKENS_PER_MOVE, Hanoi, moves_from, split_of
 from trl_spiral.tiny.solver import make_tiny_solver
 from trl_spiral.training.preflight import reserve_output_dir
 
@@ -122,7 +123,7 @@ def lessons(task: Hanoi, seed: int) -> list[tuple[list[dict[str, str]], str]]:
         start = tuple(rng.choices(range(3), k=disks))
         moves, state, last = [], start, 0
         for _ in range(rng.randint(1, 2 ** len(start) - 1)):
-            ways = legal_moves(state)
+            ways = moves_from(state)
             disk, origin, to = rng.choice([move for move in ways if move[0] != last] or ways)
             moves.append([disk, origin, to])
             state, last = (*state[: disk - 1], to, *state[disk:]), disk

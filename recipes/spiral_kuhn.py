@@ -26,9 +26,9 @@ import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
+from trl_spiral import SpiralConfig, SpiralParser, SpiralTrainer
 from trl_spiral.callbacks import ExploitabilityCallback, SelfPlayProgressCallback, TranscriptCallback
 from trl_spiral.machine import explicit, is_set
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
@@ -61,10 +61,10 @@ LAPTOP = dict(
     warmup_steps=10,
     # The return depends mostly on the card: subtract the position's average return from it.
     advantage_estimator="position",
-    position_trace=1.0,
+    advantage_kwargs={"trace": 1.0},
     priming_games=2000,
     # Below the lowest return of the rules, -2 chips. The other seat does not learn from a forfeit.
-    illegal_move_return=-3.0,
+    forfeit=[-3.0, 1.0],
     winner_learns_from_forfeit=False,
     logging_steps=50,
     save_steps=500,
@@ -72,7 +72,7 @@ LAPTOP = dict(
 )
 
 # Leduc poker has higher stakes, up to 13 chips, and needs a stronger penalty: at 0.5 the policy calls every bet.
-LEDUC = {**LAPTOP, "output_dir": "spiral-leduc", "games": ["Leduc-v0"], "beta": 2.0, "illegal_move_return": -14.0}
+LEDUC = {**LAPTOP, "output_dir": "spiral-leduc", "games": ["Leduc-v0"], "beta": 2.0, "forfeit": [-14.0, 1.0]}
 
 PAPER = dict(
     **PULLED,
@@ -85,7 +85,7 @@ PAPER = dict(
     gradient_accumulation_steps=2,
     num_iterations=2,
     max_completion_length=4096,
-    illegal_move_return=-3.0,
+    forfeit=[-3.0, 1.0],
     logging_steps=1,
     save_steps=50,
 )
@@ -109,9 +109,8 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     grades = ExploitabilityCallback(trainer, args.games, every=50, samples=None if tiny else 32)
     trainer.add_callback(grades)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -145,7 +144,7 @@ def table(grades: ExploitabilityCallback, games: list[str]) -> str:
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """Parse the command line, with the settings above as defaults."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     leduc = "Leduc-v0" in (explicit(parser, arguments, "games") or ())
     parser.set_defaults(**(PAPER if full_size else LEDUC if leduc else LAPTOP))

@@ -22,9 +22,9 @@ import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
+from trl_spiral import SpiralConfig, SpiralParser, SpiralTrainer
 from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
 from trl_spiral.machine import is_set
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
@@ -56,7 +56,7 @@ LAPTOP = dict(
     ref_model_mixup_alpha=0.2,
     ref_model_sync_steps=20,
     # Below the lowest return of all three games. The other seat does not learn from a forfeit.
-    illegal_move_return=-3.0,
+    forfeit=[-3.0, 1.0],
     winner_learns_from_forfeit=False,
     logging_steps=20,
     save_steps=120,
@@ -98,9 +98,8 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     )
     trainer.add_callback(matches)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -116,7 +115,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """Parse the command line, with the settings above as defaults."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(PAPER if full_size else LAPTOP)
     if is_set(parser, arguments, "games"):

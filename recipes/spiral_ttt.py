@@ -23,10 +23,15 @@ import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
-from trl_spiral.callbacks import SelfPlayProgressCallback, TicTacToeCallback, TranscriptCallback
+from trl_spiral import SpiralConfig, SpiralParser, SpiralTrainer
+from trl_spiral.callbacks import (
+    EntropyScheduleCallback,
+    SelfPlayProgressCallback,
+    TicTacToeCallback,
+    TranscriptCallback,
+)
 from trl_spiral.machine import is_set
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
 from trl_spiral.training.preflight import check_fresh_pool, check_vllm, reserve_output_dir
@@ -53,16 +58,15 @@ LAPTOP = dict(
     opponents="self:0.8,pool:0.2",
     pool_every=20,
     pool_capacity=8,
-    pool_eviction="ladder",
+    pool_kwargs={"eviction": "ladder"},
     # Advantages from the value of the position after the move, in a table primed by random play.
     advantage_estimator="position",
     priming_games=5000,
     # Entropy bonus on the move: of a reply's two tokens, the one with more entropy. It decays to 0.
     top_entropy_quantile=0.5,
     entropy_coef=0.05,
-    entropy_coef_end=0.0,
     # Below the return of a loss, so that it also costs in lost positions. The other seat does not learn from it.
-    illegal_move_return=-2.0,
+    forfeit=[-2.0, 1.0],
     winner_learns_from_forfeit=False,
     logging_steps=20,
     save_steps=160,
@@ -101,9 +105,10 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     grades = TicTacToeCallback(trainer, (EVAL_TEMPERATURE, 1.0), every=80 if tiny else 50, games=None if tiny else 100)
     trainer.add_callback(grades)
     trainer.add_callback(TranscriptCallback(trainer, every=40, temperature=EVAL_TEMPERATURE))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    if tiny and args.entropy_coef:
+        trainer.add_callback(EntropyScheduleCallback(trainer, end=0.0))
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -119,7 +124,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
     """Parse the command line, with the settings above as defaults."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     parser.set_defaults(**(PAPER if full_size else LAPTOP))
     return parser.parse_args_and_config(arguments)

@@ -20,7 +20,7 @@ from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Ask, Engine, Forfeit, Playing, Start, play, referee
 from trl_spiral.text.control import escape_control_text
 from trl_spiral.text.printable import get_logger
-from trl_spiral.text.prompts import read_move
+from trl_spiral.text.replies import read_move
 from trl_spiral.types import POLICY, Ending, Episode, Observation, Turn, has_won
 
 

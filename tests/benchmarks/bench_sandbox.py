@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trl_spiral.sandbox import BubblewrapSandbox, Ending, Job, LocalSandbox
+from trl_spiral.sandbox import BubblewrapSandbox, Job, LocalSandbox, ProgramEnding
 
 
 TRIVIAL = Job("x = 1 + 1")
@@ -57,7 +57,7 @@ Executor = Callable[[Job, int], None]
 def of_sandbox(sandbox: LocalSandbox | BubblewrapSandbox) -> Executor:
     def execute(job: Job, times: int) -> None:
         outcomes = sandbox.run([job] * times)
-        assert all(outcome.ending is Ending.FINISHED for outcome in outcomes)
+        assert all(outcome.ending is ProgramEnding.FINISHED for outcome in outcomes)
         assert all(len(outcome.answers) == len(job.calls) for outcome in outcomes)
 
     return execute

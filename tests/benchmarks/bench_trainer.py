@@ -24,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_spiral import SelfPlayRollout, SpiralConfig, SpiralTrainer
+from trl_spiral.selfplay.batch import Batch
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
 
 
@@ -67,11 +68,7 @@ def config(cls, folder, rows, steps, **extra):
 def spiral(model, folder, rows, steps, batch):
     trainer = SpiralTrainer(model, config(SpiralConfig, folder, rows, steps))
 
-    def collect(needed, *args, **kwargs):
-        trainer.rollout.batch = batch[:needed]
-        return trainer.rollout.batch
-
-    trainer.rollout.collect = collect
+    trainer.rollout.collector.collect = lambda needed, *args, **kwargs: Batch(batch[:needed])
     return trainer
 
 
@@ -99,7 +96,7 @@ def rows_of(model, folder, rows):
     """Return the rows of one batch of games."""
     trainer = SpiralTrainer(model, config(SpiralConfig, folder, rows, 1, opening_moves=7))
     trainer.train()
-    return trainer.rollout.batch
+    return trainer.rollout.batch.rows
 
 
 def main():

@@ -18,7 +18,7 @@ from trl import GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer, SFTConfig,
 from tests.helpers.strategy_models import reply_model
 from tests.helpers.training_runs import KillAt, StopAt, history, lora
 from tests.training.test_resume import forked
-from trl_spiral import OpponentPool, SelfPlayRollout
+from trl_spiral import OpponentPool, SelfPlayRollout, SelfPlaySettings
 from trl_spiral.callbacks import OpponentPoolCallback, SelfPlayProgressCallback, TicTacToeCallback, TranscriptCallback
 from trl_spiral.callbacks.policy import check_can_play, renderer_of
 from trl_spiral.callbacks.pool import save_adapter
@@ -436,7 +436,9 @@ class TestWhereTheyCannotWork:
         assert "Observation: " in next((tmp_path / "transcripts").iterdir()).read_text()
 
     def test_prompts_are_those_of_the_roll_out(self, make, tmp_path):
-        trainer = make("self-play", tmp_path, rollout=SelfPlayRollout("TicTacToe-v0", prompt_style="qwen3"))
+        trainer = make(
+            "self-play", tmp_path, rollout=SelfPlayRollout("TicTacToe-v0", SelfPlaySettings(prompt_style="qwen3"))
+        )
 
         assert renderer_of(trainer).style == "qwen3"
         assert renderer_of(trainer, "r1").style == "r1"

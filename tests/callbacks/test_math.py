@@ -1,4 +1,4 @@
-"""Grading at maths in trainers of TRL's."""
+"""Grading at math in trainers of TRL's."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,12 @@ import pytest
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from tests.helpers import run_math as maths_on_ranks
+from tests.helpers import run_math
 from tests.helpers.forked_ranks import run_on_ranks
 from trl_spiral.callbacks import MathCallback
-from trl_spiral.callbacks import math as maths
+from trl_spiral.callbacks import math as math_callback
 from trl_spiral.callbacks.math import load_problems
-from trl_spiral.evaluation.problems.math_sets import MathsSet
+from trl_spiral.evaluation.problems.math_sets import MathSet
 from trl_spiral.selfplay.referee import WeightsLost
 
 
@@ -72,7 +72,7 @@ class TestMathCallback:
 
     def test_writes_every_reply(self, graded):
         trainer, callback = graded
-        folder = Path(trainer.args.output_dir) / "maths"
+        folder = Path(trainer.args.output_dir) / "math"
         last = [json.loads(line) for line in (folder / "gsm8k_step3.jsonl").read_text().splitlines()]
 
         assert {file.name for file in folder.iterdir()} == {
@@ -102,8 +102,8 @@ class TestMathCallback:
     def test_two_ranks_find_what_one_does(self, model_dir, tmp_path):
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
-        maths_on_ranks.main(model_dir, str(tmp_path / "one"))
-        done = run_on_ranks(maths_on_ranks.main, model_dir, tmp_path / "two")
+        run_math.main(model_dir, str(tmp_path / "one"))
+        done = run_on_ranks(run_math.main, model_dir, tmp_path / "two")
         assert done.returncode == 0, done.stderr
 
         alone, together = (json.loads((tmp_path / name / "rank_0.json").read_text()) for name in ("one", "two"))
@@ -118,20 +118,20 @@ class TestMathCallback:
         )  # or a resumed rank 1 grades alone
         files = ["gsm8k_step0.jsonl", "gsm8k_step1.jsonl"]
         for file in files:
-            assert (tmp_path / "one/maths" / file).read_text() == (tmp_path / "two/maths" / file).read_text()
+            assert (tmp_path / "one/math" / file).read_text() == (tmp_path / "two/math" / file).read_text()
 
     def test_an_engine_that_has_lost_its_weights_gets_them_again(self, model_dir, seen, tmp_path, monkeypatch):
         trainer = make(model_dir, tmp_path, seen)
         callback = MathCallback(trainer, "gsm8k", limit=1, path=GSM8K, max_new_tokens=2)
-        answer, restored = maths.answer_problems, []
+        answer, restored = math_callback.answer_problems, []
 
         def answer_once_restored(*asked):
             if not restored:
                 raise WeightsLost("The server was started again.")
             return answer(*asked)
 
-        monkeypatch.setattr(maths, "answer_problems", answer_once_restored)
-        monkeypatch.setattr(maths._trl, "restore_weights", lambda *of: restored.append(of))
+        monkeypatch.setattr(math_callback, "answer_problems", answer_once_restored)
+        monkeypatch.setattr(math_callback._trl, "restore_weights", lambda *of: restored.append(of))
         callback._grade(trainer.state)
 
         assert [of[0] for of in restored] == [trainer]
@@ -144,7 +144,7 @@ class TestMathCallback:
         def no_memory(trainer):
             raise RuntimeError("no memory")
 
-        monkeypatch.setattr(maths._trl, "open_engine", no_memory)
+        monkeypatch.setattr(math_callback._trl, "open_engine", no_memory)
         monkeypatch.setattr("trl_spiral.distributed.gather_object", lambda mine: told.append(mine) or mine)
         with pytest.raises(RuntimeError, match="no memory"):
             callback._grade(trainer.state)
@@ -166,7 +166,7 @@ class TestLoadProblems:
         file = tmp_path / "sums.jsonl"
         file.write_text('{"q": "1+1?", "a": 2}\n')
 
-        problems = load_problems([MathsSet("sums", "nobody/sums", "test", "q", "a")], file)
+        problems = load_problems([MathSet("sums", "nobody/sums", "test", "q", "a")], file)
         assert problems["sums"][0].answer == "2"
 
     def test_asks_the_hub_for_what_has_no_file(self, monkeypatch):

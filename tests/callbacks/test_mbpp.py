@@ -14,7 +14,7 @@ from trl_spiral.callbacks import MBPPArguments, MBPPCallback, MBPPParser
 from trl_spiral.callbacks.mbpp import load_code_problems
 from trl_spiral.cli import main
 from trl_spiral.evaluation.problems.code_settings import ENVIRONMENT
-from trl_spiral.sandbox import CannotContain, LocalSandbox, Verdict
+from trl_spiral.sandbox import CannotContain, LocalSandbox, TrialResult
 
 
 FIELDS = {"pass_rate", "pass_rate_low", "pass_rate_high", "pass@1", "pass@1_low", "pass@1_high", "problems_passed"}
@@ -160,7 +160,7 @@ class TestMBPPCallback:
     def test_takes_a_sandbox_and_leaves_it_open(self, coder_dir, tmp_path):
         class Lenient:
             def judge(self, trials):
-                return [Verdict(True) for _ in trials]
+                return [TrialResult(True) for _ in trials]
 
             def close(self):
                 raise AssertionError("it is not ours to close")
@@ -231,7 +231,7 @@ class Untrained:
 
 class Unused:
     def judge(self, trials):
-        return [Verdict(True) for _ in trials]
+        return [TrialResult(True) for _ in trials]
 
 
 class TestPrecedence:
@@ -302,7 +302,7 @@ class TestWrongInput:
             ({"max_new_tokens": 0}, r"`max_new_tokens` \(0\) must be at least 1"),
             ({"temperature": -1.0}, r"`temperature` \(-1.0\) must not be negative"),
             ({"samples": 2}, r"`samples` \(2\) at temperature 0 are all the same"),
-            ({"ks": [2]}, "pass@2 cannot be told from 1 programs a problem"),
+            ({"ks": [2]}, "pass@2 cannot be estimated from 1 programs per problem"),
             ({"problem_set": "apps"}, "There is no set 'apps' of programs. Choose one of mbpp, humaneval"),
             ({"problem_set": "humaneval", "split": "test"}, r"and no `split` \(test\)"),
             ({"limit": 0}, r"`limit` \(0\) must be at least 1"),
@@ -393,7 +393,7 @@ class TestCommand:
         ("options", "environment", "sentence"),
         [
             (["--samples", "2"], {}, "`samples` (2) at temperature 0 are all the same"),
-            (["--k", "5"], {}, "pass@5 cannot be told from 1 programs a problem"),
+            (["--k", "5"], {}, "pass@5 cannot be estimated from 1 programs per problem"),
             (["--path", "none.json"], {}, "There is no file none.json"),
             ([], {"MBPP_DATASET_PATH": "none.json"}, "There is no file none.json"),
             ([], {"MBPP_EVAL_SAMPLES": "2"}, "`samples` (2) at temperature 0 are all the same"),

@@ -27,7 +27,7 @@ from trl_spiral.callbacks import exploitability as exploitability_module
 from trl_spiral.callbacks import tictactoe as tictactoe_module
 from trl_spiral.callbacks.policy import games_of
 from trl_spiral.callbacks.rating_games import play_rating_games
-from trl_spiral.evaluation.transcripts import GAMES, read_games
+from trl_spiral.evaluation.transcripts import GAMES, read_game_log
 from trl_spiral.games import get_game
 from trl_spiral.types import Sampling
 
@@ -85,7 +85,8 @@ def make(model_dir, tmp_path):
             model_dir, config(tmp_path, **{**settings, **changes}), games=played, processing_class=tokenizer
         )
         # As with vLLM, without which the configuration refuses it.
-        trainer.rollout.constrain_moves = constrain_moves
+        rollout = trainer.rollout
+        rollout.settings = replace(rollout.settings, constrain_moves=constrain_moves)
         return trainer
 
     return make
@@ -121,7 +122,7 @@ PLAYING = {
 ASKING = {
     "exploitability": lambda trainer: at_start(ExploitabilityCallback(trainer, samples=2)),
     "tictactoe": lambda trainer: at_start(TicTacToeCallback(trainer, games=2)),
-    "maths": lambda trainer: at_start(MathCallback(trainer, "gsm8k", limit=2, path=GSM8K)),
+    "math": lambda trainer: at_start(MathCallback(trainer, "gsm8k", limit=2, path=GSM8K)),
     "mbpp": lambda trainer: at_start(MBPPCallback(trainer, MBPP, limit=2, sandbox=Unused())),
 }
 """Those that play a game of their own, or ask single questions."""
@@ -135,7 +136,7 @@ def sampling_expected(name):
         return {TRAINING}
     if name == "tictactoe":
         return {EVALUATION, TRAINING}  # the curve as it trains, too
-    return {replace(EVALUATION, temperature=0.0)} if name in ("maths", "mbpp") else {EVALUATION}
+    return {replace(EVALUATION, temperature=0.0)} if name in ("math", "mbpp") else {EVALUATION}
 
 
 def texts(trainer, requests):
@@ -179,20 +180,20 @@ class TestSettings:
 
         assert {bool(request.legal_moves) for request in asked} == {constrain}
 
-    @pytest.mark.parametrize("name", ["maths", "mbpp"])
+    @pytest.mark.parametrize("name", ["math", "mbpp"])
     def test_answers_to_problems_are_never_constrained(self, name, make, asked):
         ALL[name](make(constrain_moves=True))
 
         assert {request.legal_moves for request in asked} == {()}
 
-    @pytest.mark.parametrize("name", ["matches", "transcripts", "maths", "exploitability"])
+    @pytest.mark.parametrize("name", ["matches", "transcripts", "math", "exploitability"])
     def test_what_is_given_goes_first(self, name, make, asked):
         trainer = make()
         given = dict(temperature=0.25, prompt_style="r1")
         {
             "matches": lambda: at_start(MatchCallback(trainer, "Nim-v0", pairs=1, **given)),
             "transcripts": lambda: at_end(TranscriptCallback(trainer, "Nim-v0", games=2, **given)),
-            "maths": lambda: at_start(MathCallback(trainer, "gsm8k", limit=1, path=GSM8K, **given)),
+            "math": lambda: at_start(MathCallback(trainer, "gsm8k", limit=1, path=GSM8K, **given)),
             "exploitability": lambda: at_start(ExploitabilityCallback(trainer, "Kuhn-v0", samples=1, **given)),
         }[name]()
 
@@ -241,7 +242,7 @@ class TestGames:
         trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2)
         trainer.add_callback(TranscriptCallback(trainer, every=1, games=7))
         trainer.train()
-        final = [game["game"] for game in read_games(tmp_path / GAMES) if game["kind"] == "final"]
+        final = [game["game"] for game in read_game_log(tmp_path / GAMES) if game["kind"] == "final"]
 
         assert (final.count("Kuhn-v0"), final.count("Nim-v0")) == (4, 3)
 
@@ -264,7 +265,7 @@ class TestGames:
     def test_a_game_without_a_random_player_is_played_against_itself_alone(self, make, tmp_path):
         trainer = make(["TruthAndDeception-v0"], max_completion_length=4)
         at_end(TranscriptCallback(trainer, games=2))
-        games = list(read_games(tmp_path / GAMES))
+        games = list(read_game_log(tmp_path / GAMES))
 
         assert [game["players"] for game in games] == [["policy", "policy"]] * 2
 

@@ -21,12 +21,11 @@ from trl_spiral.games.code_game import (
 from trl_spiral.games.random_programs import KINDS
 from trl_spiral.opponents import Opponents
 from trl_spiral.players import PolicyPlayer, ScriptedPlayer, scripted_player
-from trl_spiral.sandbox import Answer, Job, Outcome
-from trl_spiral.sandbox import Ending as SandboxEnding
+from trl_spiral.sandbox import CallResult, Job, JobResult, ProgramEnding
 from trl_spiral.selfplay.advantages import RoleBaseline
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.selfplay.results import summarize
-from trl_spiral.text.prompts import extract_code_move, read_move
+from trl_spiral.selfplay.results import Result
+from trl_spiral.text.replies import extract_code_move, read_move
 from trl_spiral.types import POLICY, Ending, Observation, Reply, Turn
 
 
@@ -128,8 +127,8 @@ class TestPrograms:
 
     def test_examined_programs_are_not_run_again(self):
         sandbox = Scripted(
-            [Outcome(SandboxEnding.FINISHED, answers=(Answer(["print(5)", []]),))],
-            [Outcome(SandboxEnding.FINISHED, "5\n")] * 2,
+            [JobResult(ProgramEnding.FINISHED, answers=(CallResult(["print(5)", []]),))],
+            [JobResult(ProgramEnding.FINISHED, "5\n")] * 2,
         )
         game = CodeGame(sandbox=sandbox)
 
@@ -255,7 +254,7 @@ class TestOutputs:
 class Scripted:
     """A sandbox with prepared outcomes."""
 
-    def __init__(self, *batches: list[Outcome]) -> None:
+    def __init__(self, *batches: list[JobResult]) -> None:
         self.batches = list(batches)
         self.asked: list[Job] = []
 
@@ -433,7 +432,7 @@ class TestEpisodes:
         crash = ScriptedPlayer("crash", lambda observation: write_program("1 / 0", "5"))
         episode = episode_of([crash, crash])
         baseline = RoleBaseline()
-        baseline([summarize(episode)])
+        baseline.update([Result.of(episode)])
 
         assert episode.returns == (-1.0, 0.0)
         assert episode.trajectories[1].turns == ()

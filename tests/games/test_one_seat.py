@@ -16,9 +16,9 @@ from trl_spiral.selfplay.advantages import BatchMean, GroupMean, RoleBaseline
 from trl_spiral.selfplay.metrics import measure
 from trl_spiral.selfplay.position_values import PositionValues
 from trl_spiral.selfplay.referee import Forfeit, Start, play, referee, until_decided
-from trl_spiral.selfplay.results import summarize
+from trl_spiral.selfplay.results import Result
 from trl_spiral.selfplay.rows import make_rows
-from trl_spiral.tasks.hanoi import distance, follow, legal_moves
+from trl_spiral.tasks.hanoi import distance, follow, moves_from
 from trl_spiral.types import POLICY, Ending
 
 
@@ -54,7 +54,7 @@ def solution():
     """Return the seven moves that solve three disks, in TextArena's notation."""
     state, goal, moves = (0, 0, 0), (2, 2, 2), []
     while state != goal:
-        for move in legal_moves(state):
+        for move in moves_from(state):
             after = follow(state, [move]).states[-1]
             if distance(after, goal) < distance(state, goal):
                 moves.append(f"[{'ABC'[move[1]]} {'ABC'[move[2]]}]")
@@ -106,7 +106,7 @@ class TestResults:
     @pytest.mark.parametrize(("returned", "won"), [(1.0, 1.0), (2 / 3, 0.0), (0.0, 0.0), (-1.0, 0.0)])
     def test_are_wins_or_losses_and_never_draws(self, returned, won):
         episode = replace(played(solution()), returns=(returned,))
-        numbers = measure([summarize(episode)])
+        numbers = measure([Result.of(episode)])
         prefix = "selfplay/TowerOfHanoi-v0/seat0"
 
         assert not episode.is_draw
@@ -135,18 +135,18 @@ class TestAdvantages:
     def results(self, count=40):
         policy = AskingPlayer(name=POLICY)
         starts = (referee(Start(LoneSum(), [policy], seed, seed, counter=seed)) for seed in range(count))
-        return [summarize(episode) for episode in play(starts, EchoEngine())]
+        return [Result.of(episode) for episode in play(starts, EchoEngine())]
 
     @pytest.mark.parametrize("estimator", [RoleBaseline(), BatchMean(), PositionValues(), GroupMean()])
     def test_are_one_per_turn(self, estimator):
         results = self.results()
 
-        for result, (advantages,) in zip(results, estimator(results), strict=True):
+        for result, (advantages,) in zip(results, estimator.advantages(results), strict=True):
             assert len(advantages) == len(result.order)
 
     def test_have_a_baseline_for_the_only_role(self):
         results, estimator = self.results(), RoleBaseline()
-        estimator(results)
+        estimator.update(results)
         mean = sum(result.returns[0] for result in results) / len(results)
 
         assert dict(estimator.baselines) == {("LoneSum-v0", 0, "self"): pytest.approx(mean)}

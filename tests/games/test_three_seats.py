@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.games import AskingPlayer, EchoEngine, LastStone
 from tests.helpers.toy_games import CELLS, SumGame, SumMatch
 from tests.helpers.training_runs import RecordingTrainer, config
-from trl_spiral import SelfPlayRollout
+from trl_spiral import SelfPlayRollout, SelfPlaySettings
 from trl_spiral.games import Traits
 from trl_spiral.opponents import OpponentPool, Opponents, Played
 from trl_spiral.opponents.ratings import Ratings
@@ -17,7 +17,7 @@ from trl_spiral.selfplay.advantages import GroupMean, RoleBaseline
 from trl_spiral.selfplay.metrics import measure
 from trl_spiral.selfplay.position_values import PositionValues
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.selfplay.results import summarize
+from trl_spiral.selfplay.results import Result
 from trl_spiral.selfplay.rows import make_rows
 from trl_spiral.types import POLICY, Ending
 
@@ -68,7 +68,7 @@ class TestResults:
     def test_winners_and_draws(self, returns, drawn, won):
         (episode,) = played(LastStone(), 1)
         episode = replace(episode, returns=returns)
-        numbers = measure([summarize(episode)])
+        numbers = measure([Result.of(episode)])
 
         assert episode.is_draw is drawn
         assert numbers["selfplay/draw_rate"] == float(drawn)
@@ -79,9 +79,10 @@ class TestResults:
 
 class TestBaselines:
     def test_each_seat_has_its_own_baseline(self):
-        results = [summarize(episode) for episode in played(LastStone(), 60)]
+        results = [Result.of(episode) for episode in played(LastStone(), 60)]
         estimator = RoleBaseline()
-        advantages = estimator(results)
+        advantages = estimator.advantages(results)
+        estimator.update(results)
         means = [sum(result.returns[seat] for result in results) / 60 for seat in range(3)]
 
         assert [estimator.baselines["LastStone", seat, "self"] for seat in range(3)] == pytest.approx(means)
@@ -91,24 +92,24 @@ class TestBaselines:
                 assert seats[seat] == pytest.approx([result.returns[seat] - means[seat]] * len(seats[seat]))
 
     def test_groups_are_centered_per_seat(self):
-        results = [replace(summarize(episode), seed=0) for episode in played(LastStone(), 12)]
+        results = [replace(Result.of(episode), seed=0) for episode in played(LastStone(), 12)]
 
         for seat in range(3):
-            assert sum(seats[seat][0] for seats in GroupMean()(results)) == pytest.approx(0.0)
+            assert sum(seats[seat][0] for seats in GroupMean().advantages(results)) == pytest.approx(0.0)
 
     def test_position_values_are_kept_per_seat(self):
-        results = [summarize(episode) for episode in played(LastStone(), 30)]
+        results = [Result.of(episode) for episode in played(LastStone(), 30)]
 
-        assert len(PositionValues(trace=1.0)(results)) == 30
-        with pytest.raises(ValueError, match="`rivals` name LastStone, which has 3 seats"):
-            PositionValues(rivals=["LastStone"])(results)
+        assert len(PositionValues(trace=1.0).advantages(results)) == 30
+        with pytest.raises(ValueError, match="`rivals` contains LastStone, which has 3 seats"):
+            PositionValues(rivals=["LastStone"]).advantages(results)
 
 
 class TestRows:
     def test_each_turn_of_the_policy_is_one_row(self):
         players = (AskingPlayer(name=POLICY), RandomPlayer(), AskingPlayer(name=POLICY))
         for episode in played(LastStone(), 6, players):
-            (advantages,) = RoleBaseline()([summarize(episode, opponent="random")])
+            (advantages,) = RoleBaseline().advantages([Result.of(episode, opponent="random")])
             rows = make_rows(episode, advantages, "turn")
 
             assert [row.seat for row in rows] == [seat for seat in episode.order if seat != 1]
@@ -180,7 +181,7 @@ class TestTraining:
         assert len(tables) == 4
 
     def test_against_snapshots(self, model_dir, tmp_path):
-        settings = config(tmp_path, opponents="pool", pool_every=2, pool_rating_games=2, max_steps=12)
+        settings = config(tmp_path, opponents="pool", pool_every=2, pool_kwargs={"rating_games": 2}, max_steps=12)
         trainer = RecordingTrainer(model=model_dir, args=settings, games=[ThreeSums()])
         # While the pool is empty, the policy plays itself.
         self.check(trainer, ["self", "pool"])
@@ -198,9 +199,9 @@ class TestTraining:
 
     def test_groups_share_their_seating(self, tmp_path):
         guests = Opponents({"random": 1.0}, OpponentPool(tmp_path), players={"random": RandomPlayer()})
-        rollout = SelfPlayRollout(LastStone(), matchmaker=guests, games_per_start=4)
-        rollout.collect(400, AskingPlayer(name=POLICY), EchoEngine(), seed=0)
-        episodes = rollout.episodes
+        rollout = SelfPlayRollout(LastStone(), SelfPlaySettings(games_per_start=4), matchmaker=guests)
+        schedule = rollout.schedule(AskingPlayer(name=POLICY), seed=0)
+        episodes = rollout.collector.collect(400, schedule, EchoEngine()).episodes
         groups = [episodes[first : first + 4] for first in range(0, len(episodes), 4)]
 
         assert {len(group) for group in groups} == {4}

@@ -5,7 +5,7 @@ import re
 import time
 
 from trl_spiral.games import Game, Match
-from trl_spiral.text.prompts import read_move
+from trl_spiral.text.replies import read_move
 
 
 MARK = "Zebra"

@@ -1,7 +1,7 @@
 """
-Grades a model at maths while it trains; a script for `accelerate launch`, and for one process.
+Grades a model at math while it trains; a script for `accelerate launch`, and for one process.
 
-    python maths_on_ranks.py model output_dir
+    python run_math.py model output_dir
 """
 
 import json

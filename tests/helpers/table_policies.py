@@ -1,7 +1,7 @@
 """
 Tabular policies, trained by the package's own loop and graded exactly.
 
-A policy is a softmax over moves at every information state. It plays through `SelfPlayRollout.collect`: `Opponents`
+A policy is a softmax over moves at every information state. It plays through `Collector.collect`: `Opponents`
 fills the seats, snapshots come from the folder of an `OpponentPool`, an engine generates every move, and the learner
 uses training rows with the advantages of a `RoleBaseline`.
 """
@@ -193,9 +193,9 @@ def train(regime: Regime, matchmaking: str, seed: int, folder: Path) -> tuple[fl
     """
     pool = OpponentPool(folder, capacity=regime.updates)
     opponents = Opponents({"pool": 1.0}, pool, matchmaking)
-    rollout = SelfPlayRollout(regime.game, matchmaker=opponents, keep_surplus=False)
+    rollout = SelfPlayRollout(regime.game, matchmaker=opponents)
+    schedule = rollout.schedule(TablePlayer(regime.game), seed)
     learner = TableLearner(regime.game, regime.learning_rate, regime.entropy)
-    player = TablePlayer(regime.game)
     earlier: dict[str, Table] = {}
     grades: list[float] = []
     for update in range(1, regime.updates + 1):
@@ -203,7 +203,7 @@ def train(regime: Regime, matchmaking: str, seed: int, folder: Path) -> tuple[fl
             if name not in earlier:
                 earlier[name] = json.loads((path / FILE).read_text())
         engine = TableEngine({**earlier, POLICY: learner.table()})
-        learner.learn(rollout.collect(regime.rows, player, engine, seed))
+        learner.learn(rollout.collector.collect(regime.rows, schedule, engine).rows)
         if update % regime.every == 0:
             pool.add(update, "weights", lambda path: (path / FILE).write_text(json.dumps(learner.table())))
         if 2 * update > regime.updates:

@@ -3,8 +3,8 @@ Small training runs that tests share; also a script, for runs that are killed or
 
     python training_runs.py runs.json
 
-plays the runs that `runs.json` lists, one after the other, and writes what happened beside it: `<name>_<rank>.json`, and
-the batches as `<name>_<rank>.pkl`.
+plays the runs that `runs.json` lists, one after the other, and writes what happened beside it: `<name>_<rank>.json`,
+and the batches as `<name>_<rank>.pkl`.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from tests.helpers.toy_games import SumGame
 from trl_spiral import SelfPlayRollout, SpiralConfig, SpiralTrainer, _trl
+from trl_spiral._trl import vllm_generation
 from trl_spiral.games import get_game
 from trl_spiral.selfplay.advantages import ReturnsOnly
 
@@ -38,7 +39,7 @@ def config(output_dir, **changes) -> SpiralConfig:
     settings = dict(
         output_dir=str(output_dir),
         per_device_train_batch_size=8,
-        per_device_eval_batch_size=8,
+        per_device_eval_batch_size=32,
         steps_per_generation=2,
         num_iterations=2,
         max_steps=8,
@@ -51,7 +52,6 @@ def config(output_dir, **changes) -> SpiralConfig:
         bf16=False,
         gradient_checkpointing=False,  # costs time and saves nothing here
         disable_tqdm=True,
-        eval_rows=8,
     )
     return SpiralConfig(**{**settings, **changes})
 
@@ -71,18 +71,24 @@ def games(names):
 
 
 class RecordingTrainer(SpiralTrainer):
-    """Remembers what was played and trained, batch by batch."""
+    """
+    Stores the episodes and rows of every batch.
 
-    def __init__(self, *args, **kwargs):
+    Without `keep_surplus`, rows that do not fit are dropped, so all rows are of the present weights.
+    """
+
+    def __init__(self, *args, keep_surplus=True, **kwargs):
         super().__init__(*args, **kwargs)
+        self.rollout.collector.keep_surplus = keep_surplus
         self.transcripts = []
         self.batches = []
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         if self.model.training:
-            self.transcripts.append([transcript(episode) for episode in self.rollout.episodes])
-            self.batches.append((list(self.rollout.batch), list(self.rollout.episodes), dict(self.rollout.metrics)))
+            self.transcripts.append([transcript(episode) for episode in self.rollout.batch.episodes])
+            batch = self.rollout.batch
+            self.batches.append((batch.rows, batch.episodes, batch.metrics))
         return output
 
 
@@ -270,6 +276,8 @@ def play(run, folder):
     if run["config"].get("vllm_mode") == "server":
         use_gloo = importlib.import_module("vllm_on_cpu.trainer").use_gloo
         use_gloo()
+    if "patience" in run:
+        vllm_generation.PATIENCE = run["patience"]
     if run.get("plain"):
         return play_plainly(run, folder)
     callbacks = [KillAt(run["kill_at"])] if run.get("kill_at") else []

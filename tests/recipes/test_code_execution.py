@@ -10,8 +10,8 @@ import pytest
 
 from trl_spiral.rewards import ExecutionReward, UnitTestReward
 from trl_spiral.sandbox import LocalSandbox
-from trl_spiral.text.programs import extract_program
-from trl_spiral.tiny.exercises import FAULTS, TASKS, clumsy_lessons, make_exercises
+from trl_spiral.text.replies import extract_program
+from trl_spiral.tiny.lessons import FAULTS, TASKS, clumsy_lessons, make_exercises
 
 
 @pytest.fixture(scope="module")

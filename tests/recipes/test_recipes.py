@@ -222,7 +222,7 @@ class TestArguments:
         kuhn, leduc = recipe.parse([])[0], recipe.parse(["--games=Leduc-v0"])[0]
 
         # The lowest returns are -2 and -13 chips.
-        assert kuhn.illegal_move_return < -2.0 and leduc.illegal_move_return < -13.0
+        assert kuhn.forfeit[0] < -2.0 and leduc.forfeit[0] < -13.0
 
     @pytest.mark.parametrize(
         ("arguments", "weights"),
@@ -241,5 +241,5 @@ class TestArguments:
         recipe = load_recipe(name)
         monkeypatch.setattr(recipe, "make_tiny_player", lambda *_: pytest.fail("a player was made"))
 
-        with pytest.raises(ValueError, match="`sync_ref_model` needs a reference model of its own"):
+        with pytest.raises(ValueError, match="`sync_ref_model` needs a separate reference model"):
             recipe.main(*recipe.parse(["--use_peft", "--output_dir", str(tmp_path / "run")]))

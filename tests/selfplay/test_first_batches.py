@@ -28,7 +28,7 @@ CENTRE = "\\boxed{[4]}"  # legal in the toy game, whose sum decides
 def heard(caplog):
     """What was said of runs that learn nothing or collapse."""
     caplog.set_level(logging.WARNING, "trl_spiral")
-    return lambda: [record.getMessage() for record in caplog.records if "collapse" in record.name]
+    return lambda: [record.getMessage() for record in caplog.records if "monitoring" in record.name]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ class TestGames:
         assert "`constrain_moves`" in the_only(heard)
         assert the_only(heard).endswith("; one reply: '\\\\boxed{9}'.")
 
-    def test_ways_of_failing_add_up_and_the_most_frequent_one_is_named(self, play, heard):
+    def test_failures_add_up_and_the_most_frequent_one_is_named(self, play, heard):
         play({"\\boxed{9}": 0.7, "You are": 0.28, "\\boxed{[4]}": 0.02})
 
         found = re.match(
@@ -150,14 +150,14 @@ class TestGames:
         )
         assert "`opening_moves`" in the_only(heard)
 
-    def test_seats_whose_result_is_always_the_same(self, play, heard):
+    def test_seats_that_always_have_the_same_result(self, play, heard):
         # The second seat always wins, as its baseline knows: rewards differ, and advantages are all 0.
         play({CENTRE: 1.0}, SumGame(long=2))
 
         assert re.match(r"Step 5: None of the first 32 rows has a token to train on", the_only(heard))
         assert "`advantage_estimator`" in the_only(heard)
 
-    def test_a_policy_that_is_certain_of_its_reply(self, play, heard):
+    def test_a_deterministic_policy(self, play, heard):
         # The seed decides how long a game is, and so who wins.
         trainer = play({CENTRE: 1.0})
 
@@ -167,13 +167,13 @@ class TestGames:
         )
         assert "`temperature` (1)" in the_only(heard)
 
-    def test_a_run_that_is_shorter_is_judged_at_its_end(self, play, heard):
+    def test_a_short_run_is_judged_at_its_end(self, play, heard):
         play({"\\boxed{9}": 1.0}, max_steps=2)
 
         assert the_only(heard).startswith("Step 2: 100% of the first ")
 
     @pytest.mark.parametrize("seed", [0, 1, 2])
-    def test_a_healthy_run_hears_nothing(self, seed, play, heard):
+    def test_a_healthy_run_gives_no_warning(self, seed, play, heard):
         trainer = play(seed=seed, learning_rate=1e-3)
 
         assert heard() == []
@@ -209,20 +209,20 @@ class TestPrompts:
         assert the_only(heard).startswith("Step 2: None of the first 32 rows has a token to train on")
         assert "`num_generations` (8)" in the_only(heard)
 
-    def test_a_policy_that_is_certain_of_its_reply(self, answer, heard):
+    def test_a_deterministic_policy(self, answer, heard):
         answer(by_turns, {CENTRE: 1.0})
 
         assert the_only(heard).startswith("Step 2: The gradient norm is 0 in each of the first 2 steps, although ")
 
     @pytest.mark.parametrize("algorithm", ["dr_grpo", "gpg", "reinforce", "rloo"])
-    def test_a_healthy_run_hears_nothing(self, algorithm, answer, heard):
+    def test_a_healthy_run_gives_no_warning(self, algorithm, answer, heard):
         answer(by_length, algorithm=algorithm)
 
         assert heard() == []
 
 
-class TestWhereItIsKept:
-    def test_in_the_log_in_the_state_and_in_the_report(self, play, heard, tmp_path):
+class TestStorage:
+    def test_is_in_the_log_the_state_and_the_report(self, play, heard, tmp_path):
         trainer = play({"\\boxed{9}": 1.0})
         trainer.save_state()
         counted = [entry for entry in trainer.state.log_history if "collapse/warnings" in entry]
@@ -233,7 +233,7 @@ class TestWhereItIsKept:
         assert json.dumps(warning.sentence)[1:-1] in render(read_run(tmp_path), read_run(tmp_path).warnings)
 
     @pytest.mark.parametrize("killed_at", [2, 4, 6])
-    def test_an_interrupted_run_says_the_same_once(self, killed_at, play, heard, tmp_path):
+    def test_a_resumed_run_warns_once(self, killed_at, play, heard, tmp_path):
         settings = dict(replies={"\\boxed{9}": 1.0}, save_strategy="steps", save_steps=2)
         straight = play(**settings)
         said = heard()
@@ -245,7 +245,7 @@ class TestWhereItIsKept:
         (callback,) = (one for one in resumed.callback_handler.callbacks if isinstance(one, CollapseCallback))
         assert [f"Step {one.step}: {one.sentence}" for one in callback.monitor.warnings] == said
 
-    def test_two_ranks_count_together_and_the_first_says_it(self, model_dir, tmp_path):
+    def test_two_ranks_add_their_counts_and_rank_zero_warns(self, model_dir, tmp_path):
         run = dict(
             name="cut_off",
             model=model_dir,
@@ -293,7 +293,7 @@ class TestTally:
 
         assert tally.cause == cause
 
-    def test_few_replies_are_waited_for(self):
+    def test_waits_for_enough_replies(self):
         assert not FirstBatches(Tally(batches=9, replies=31, rows=31)).is_due
         assert not FirstBatches(Tally(batches=1, replies=99, rows=99)).is_due
         assert FirstBatches(Tally(batches=2, replies=32, rows=9)).is_due
@@ -307,7 +307,7 @@ class TestTally:
         tally.add([Tally(still_steps=1), Tally(still_steps=1)])
         assert tally.cause == "no_gradient"
 
-    def test_what_is_stored_is_read_back(self):
+    def test_round_trips_through_its_state(self):
         first = FirstBatches(Tally(2, 5, samples={"any": "x"}), 1, True, [CollapseWarning(5, "loss", "None.")])
 
         assert FirstBatches.from_state_dict(json.loads(json.dumps(first.state_dict()))) == first

@@ -36,7 +36,7 @@ RUN = dict(
     matchmaking="pfsp-var",
     pool_every=2,
     pool_capacity=3,
-    pool_eviction="ladder",
+    pool_kwargs={"eviction": "ladder"},
     max_draw_retries=1,
 )
 
@@ -108,7 +108,7 @@ def pools(folder, ranks):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("play", "ranks"), [(in_a_fork, 1), (on_two_ranks, 2)], ids=["one rank", "two ranks"])
-class TestKilledOverAndOver:
+class TestRepeatedKills:
     def test_equals_the_run_that_was_never_killed(self, play, ranks, model_dir, tmp_path):
         (tmp_path / "whole").mkdir()
         (tmp_path / "killed").mkdir()
@@ -177,8 +177,8 @@ class Intruder:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-class TestASecondStart:
-    def test_never_disturbs_a_run_that_is_killed_over_and_over(self, model_dir, tmp_path):
+class TestSecondStart:
+    def test_never_disturbs_a_run_that_is_killed_repeatedly(self, model_dir, tmp_path):
         (tmp_path / "whole").mkdir()
         (tmp_path / "killed").mkdir()
         assert not in_a_fork(run_of(model_dir, tmp_path / "whole" / "out"), tmp_path / "whole")[0]

@@ -24,9 +24,9 @@ def run(folder, model, name, **changes):
     return done, time.time() - float((folder / "trouble").read_text())
 
 
-class TestARankThatFails:
+class TestFailingRank:
     @pytest.mark.parametrize("rank", [0, 1])
-    def test_takes_the_other_along_with_its_reason(self, rank, model_dir, tmp_path):
+    def test_stops_the_other_with_its_reason(self, rank, model_dir, tmp_path):
         done, seconds = run(tmp_path, model_dir, "raise", trouble=["raise", rank, 1])
 
         assert done.returncode != 0
@@ -37,7 +37,7 @@ class TestARankThatFails:
         )
         assert seconds < PATIENCE
 
-    def test_takes_the_other_along_when_it_is_killed(self, model_dir, tmp_path):
+    def test_stops_the_other_when_it_is_killed(self, model_dir, tmp_path):
         done, seconds = run(tmp_path, model_dir, "die", trouble=["die", 1, 1])
 
         assert done.returncode != 0
@@ -67,7 +67,7 @@ class TestRanksThatShareAnEngine:
             told = {(row.episode, row.seat, tuple(row.prompt_ids)) for row in first + second}
             assert len(told) == 32
 
-    def test_are_stopped_when_they_hear_different_things(self, model_dir, tmp_path):
+    def test_stop_when_their_replies_differ(self, model_dir, tmp_path):
         done, seconds = run(tmp_path, model_dir, "apart", trouble=["hear something else", 1, 2])
 
         assert done.returncode != 0

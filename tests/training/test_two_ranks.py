@@ -18,7 +18,7 @@ import pytest
 
 from tests.helpers.training_runs import flip
 from trl_spiral.selfplay.advantages import RoleBaseline
-from trl_spiral.selfplay.results import summarize
+from trl_spiral.selfplay.results import Result
 from trl_spiral.training.checkpoint import newest_complete_checkpoint, read_marker
 
 
@@ -113,10 +113,11 @@ class TestTwoRanks:
         compared = 0
         known = {}
         for batch in range(len(whole.batches[0])):
-            results = [summarize(episode) for rank in (0, 1) for episode in whole.batches[rank][batch][1]]
+            results = [Result.of(episode) for rank in (0, 1) for episode in whole.batches[rank][batch][1]]
             results.sort(key=lambda result: result.counter)
-            for result, advantages in zip(results, alone(results), strict=True):
+            for result, advantages in zip(results, alone.advantages(results), strict=True):
                 known[result.counter] = advantages
+            alone.update(results)
             for rank in (0, 1):
                 for row in whole.batches[rank][batch][0]:
                     assert set(row.advantages) == set(known[row.episode][row.seat])

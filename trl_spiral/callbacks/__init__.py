@@ -1,5 +1,6 @@
 """Callbacks, for any trainer of TRL's: grade the policy while it learns, keep its earlier selves, write transcripts, show progress."""
 
+from trl_spiral.callbacks.entropy_schedule import EntropyScheduleCallback
 from trl_spiral.callbacks.exploitability import ExploitabilityCallback
 from trl_spiral.callbacks.live import LiveCallback
 from trl_spiral.callbacks.matches import MatchCallback
@@ -15,6 +16,7 @@ from trl_spiral.callbacks.transcripts import TranscriptCallback
 
 __all__ = [
     "CollapseCallback",
+    "EntropyScheduleCallback",
     "ExploitabilityCallback",
     "LiveCallback",
     "MBPPArguments",

@@ -143,7 +143,7 @@ class LiveCallback(TrainerCallback):
     def _games(self) -> int:
         """Games started so far on this rank."""
         rollout = rollout_of(self.trainer)
-        return rollout.state.episodes if rollout is not None else 0
+        return rollout.collector.episodes if rollout is not None else 0
 
     def _measure_speed(self) -> None:
         """Games a second since the last entry, on all ranks together, which play about as many each."""
@@ -158,9 +158,9 @@ class LiveCallback(TrainerCallback):
             title += f", {self._speed:.1f} games a second"
         parts = [self._results(), self._line()]
         parts += [Text(one_line(f"step {w.step}: {w.sentence}"), "yellow") for w in self._warnings()[-_MOST_WARNINGS:]]
-        episodes = getattr(rollout_of(self.trainer), "episodes", [])
-        if episodes:
-            parts.append(_last_game(episodes[-1]))
+        rollout = rollout_of(self.trainer)
+        if rollout is not None and rollout.batch.episodes:
+            parts.append(_last_game(rollout.batch.episodes[-1]))
         return Panel(Group(*parts), title=title, title_align="left")
 
     def _results(self) -> Table:

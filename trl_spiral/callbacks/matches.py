@@ -13,10 +13,10 @@ from transformers import Trainer, TrainerCallback
 from trl_spiral import _trl
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of
-from trl_spiral.distributed import together
-from trl_spiral.engines.contestants import Contestants, make_contestants, read_names
+from trl_spiral.distributed import agree
+from trl_spiral.engines.build import BuiltPlayers, build_players, read_names
 from trl_spiral.engines.http.openai import BUDGETS
-from trl_spiral.evaluation.matches import MatchReport, match_table, outcome_of, paired_starts
+from trl_spiral.evaluation.matches import MatchReport, match_table, paired_starts, seat_result
 from trl_spiral.games import Game
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.selfplay.referee import Engine, Start, play, referee
@@ -41,8 +41,8 @@ class MatchCallback(TrainerCallback):
         games (`str`, [`~games.Game`] or a sequence of them, *optional*):
             Games to play. Default: the trainer's; required where the trainer plays none.
         rivals (`str`, [`~players.Player`] or a sequence of them, defaults to `"random"`):
-            Opponents: players that need no engine, or names as [`~engines.contestants.read_names`] takes them: scripted players,
-            models, snapshots, endpoints.
+            Opponents: players that need no engine, or names of players as
+            [`~players.names`] lists them: scripted players, models, snapshots, endpoints.
         pairs (`int`, defaults to `100`):
             Deals of each game against each rival, each played from every seat.
         every (`int`, *optional*):
@@ -102,17 +102,17 @@ class MatchCallback(TrainerCallback):
         self.episodes: list[Episode] = []
         self._met = self._invite(rivals)
 
-    def _invite(self, rivals: Sequence[str | Player]) -> Contestants:
+    def _invite(self, rivals: Sequence[str | Player]) -> BuiltPlayers:
         policy = evaluation_player(self.trainer, self.temperature, self.prompt_style)
-        texts = [rival for rival in rivals if isinstance(rival, str)]
-        asked = [one.whole for one in read_names(texts) if one.kind in ("endpoint", "model", "snapshot")]
+        names = read_names([rival for rival in rivals if isinstance(rival, str)])
+        asked = [name.text for name in names if name.kind in ("endpoint", "model", "snapshot")]
         if asked and _trl.ranks_per_engine(self.trainer) > 1:
             raise ValueError(
                 f"Ranks that share an engine (`vllm_tensor_parallel_size` above 1) would each ask {asked[0]} and be answered "
                 "differently. Use 1, or scripted rivals."
             )
-        met = make_contestants(
-            texts,
+        met = build_players(
+            names,
             self.games,
             policy.sampling,
             policy.renderer.style,
@@ -166,12 +166,11 @@ class MatchCallback(TrainerCallback):
         with _trl.open_engine(self.trainer) as engine:
             for game, rival in itertools.product(self.games, self._met.players.values()):
                 starts = paired_starts(game, policy, rival, self.pairs, self.seed)[share]
-                episodes = together(
+                episodes = agree(
                     partial(self._play, starts, engine),
-                    lambda: None,
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
-                told = dict(gather_object([(episode.counter, outcome_of(episode)) for episode in episodes]))
+                told = dict(gather_object([(episode.counter, seat_result(episode)) for episode in episodes]))
                 self.reports.append(MatchReport.of(game, POLICY, rival.name, told.values(), self.seed))
                 self.episodes += episodes
         # On every rank, so that all of them know what has been played already.

@@ -1,4 +1,4 @@
-"""Grades at maths while the policy learns to play."""
+"""Grades at math while the policy learns to play."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.hub import hub_rows
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math import Attempt, answer_problems, summarize
+from trl_spiral.evaluation.problems.math import MathAttempt, answer_problems, math_metrics
 from trl_spiral.evaluation.problems.math_grading import check_can_grade
-from trl_spiral.evaluation.problems.math_sets import MathsSet, Problem, get_maths_set, problems_in
+from trl_spiral.evaluation.problems.math_sets import MathProblem, MathSet, get_math_set, math_problems
 from trl_spiral.text.printable import get_logger
 
 
@@ -29,17 +29,17 @@ logger = get_logger(__name__)
 
 class MathCallback(TrainerCallback):
     r"""
-    Grades the policy at maths before training, every so often, and after: whether what it learns in games carries over.
+    Grades the policy at math before training, every so often, and after: whether what it learns in games carries over.
 
     The problems are shared out among the ranks. Each is asked in the prompt style of the trainer's games, and graded from
     `\boxed{}` with math-verify. Nothing here is used for training, and nothing in the trainer moves. Every reply is
-    written to `maths/{set}_step{step}.jsonl` in the output folder.
+    written to `math/{set}_step{step}.jsonl` in the output folder.
 
     Args:
         trainer ([`~transformers.Trainer`]):
             Whose policy is graded.
-        sets (`str`, [`~evaluation.problems.math_sets.MathsSet`] or a sequence of them):
-            Of [`~evaluation.problems.math_sets.MATHS_SETS`], by name, or your own.
+        sets (`str`, [`~evaluation.problems.math_sets.MathSet`] or a sequence of them):
+            Of [`~evaluation.problems.math_sets.MATH_SETS`], by name, or your own.
         every (`int`, *optional*):
             Steps between grades; only before and after training by default.
         limit (`int`, *optional*):
@@ -66,7 +66,7 @@ class MathCallback(TrainerCallback):
     def __init__(
         self,
         trainer: Trainer,
-        sets: str | MathsSet | Sequence[str | MathsSet],
+        sets: str | MathSet | Sequence[str | MathSet],
         every: int | None = None,
         limit: int | None = None,
         temperature: float | None = 0.0,
@@ -87,7 +87,7 @@ class MathCallback(TrainerCallback):
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.prompt_style = prompt_style
-        self.problems = load_problems([sets] if isinstance(sets, str | MathsSet) else sets, path, limit)
+        self.problems = load_problems([sets] if isinstance(sets, str | MathSet) else sets, path, limit)
 
     @property
     def curve(self) -> list[dict[str, float]]:
@@ -111,29 +111,28 @@ class MathCallback(TrainerCallback):
         numbers: dict[str, float] = {}
         with ExitStack() as opened:
             # No rank waits for one that has failed, to open it or to answer.
-            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
+            engine = agree(lambda: opened.enter_context(_trl.open_engine(self.trainer)))
             for name, problems in self.problems.items():
-                mine = together(
+                mine = agree(
                     partial(self._answer, name, problems, engine),
-                    lambda: None,
                     lambda: _trl.restore_weights(self.trainer, engine),
                 )
                 attempts = sorted(gather_object(mine), key=lambda attempt: attempt.number)
-                numbers |= {f"math/{name}/{field}": value for field, value in summarize(attempts).items()}
+                numbers |= {f"math/{name}/{field}": value for field, value in math_metrics(attempts).items()}
                 if state.is_world_process_zero:
                     self._write(name, state.global_step, attempts)
         # On every rank, so that all of them know what has been graded already.
         log_beside(self.trainer, numbers)
 
-    def _answer(self, name: str, problems: Sequence[Problem], engine) -> list[Attempt]:
+    def _answer(self, name: str, problems: Sequence[MathProblem], engine) -> list[MathAttempt]:
         """This rank's share. Ranks that share an engine ask it the same, and the first of them keeps the replies."""
         share, keeps = share_of(self.trainer, problems)
         player = evaluation_player(self.trainer, self.temperature, self.prompt_style, self.max_new_tokens)
         attempts = answer_problems(share, player, engine, self.seed, name)
         return attempts if keeps else []
 
-    def _write(self, name: str, step: int, attempts: Sequence[Attempt]) -> None:
-        file = Path(self.trainer.args.output_dir) / "maths" / f"{name}_step{step}.jsonl"
+    def _write(self, name: str, step: int, attempts: Sequence[MathAttempt]) -> None:
+        file = Path(self.trainer.args.output_dir) / "math" / f"{name}_step{step}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = [json.dumps(attempt.record(), ensure_ascii=False) + "\n" for attempt in attempts]
         file.write_text("".join(lines), encoding="utf-8")
@@ -141,14 +140,14 @@ class MathCallback(TrainerCallback):
 
 
 def load_problems(
-    sets: Sequence[str | MathsSet],
+    sets: Sequence[str | MathSet],
     path: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
     limit: int | None = None,
-) -> dict[str, list[Problem]]:
+) -> dict[str, list[MathProblem]]:
     """
     Problems by set, each in its own order, from files or the Hub. Arguments and exceptions are those of `MathCallback`.
     """
-    known = [get_maths_set(name) if isinstance(name, str) else name for name in sets]
+    known = [get_math_set(name) if isinstance(name, str) else name for name in sets]
     if not known:
         raise ValueError("`sets` is empty: there is nothing to grade. Name at least one, such as 'gsm8k'.")
     if path is not None and not isinstance(path, Mapping):
@@ -159,17 +158,17 @@ def load_problems(
             )
         path = {known[0].name: path}
     files = dict(path or {})
-    if strangers := files.keys() - {maths_set.name for maths_set in known}:
+    if strangers := files.keys() - {math_set.name for math_set in known}:
         raise ValueError(
             f"`path` names {min(strangers)!r}, which is not among the sets. Add it to them, or leave it out."
         )
     return {
-        maths_set.name: problems_in(
-            read_rows(files[maths_set.name])
-            if maths_set.name in files
-            else hub_rows(f"maths set {maths_set.name!r}", maths_set.hub, maths_set.config, maths_set.split),
-            maths_set,
+        math_set.name: math_problems(
+            read_rows(files[math_set.name])
+            if math_set.name in files
+            else hub_rows(f"math set {math_set.name!r}", math_set.hub, math_set.config, math_set.split),
+            math_set,
             limit,
         )
-        for maths_set in known
+        for math_set in known
     }

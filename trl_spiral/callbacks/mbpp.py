@@ -16,29 +16,28 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.hub import hub_rows
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.evaluation.problems.code import (
-    LIMITS,
+    EVALUATION_LIMITS,
     CodeAttempt,
     check_samples,
     check_sandbox,
     choose_ks,
+    code_metrics,
     judge_programs,
     records,
-    summarize,
     write_programs,
 )
 from trl_spiral.evaluation.problems.code_sets import (
     CODE_SETS,
     MBPP_HUB,
     CodeProblem,
-    check_limit,
     check_split,
     humaneval_problems,
     mbpp_problems,
 )
 from trl_spiral.evaluation.problems.code_settings import from_environment
-from trl_spiral.evaluation.problems.files import read_rows
+from trl_spiral.evaluation.problems.files import check_limit, read_rows
 from trl_spiral.sandbox import LocalSandbox, Sandbox
 from trl_spiral.text.printable import get_logger
 
@@ -65,7 +64,7 @@ class MBPPCallback(TrainerCallback):
     The problems, always the same in the same order, are shared out among the ranks, and so are their programs, each of which
     runs in a sandbox and is put to all tests of its problem. Nothing here is used for training, and nothing in the trainer
     moves. Logged as `mbpp_eval/pass_rate` (see `name`) with the ends of its 95 % interval (`pass_rate_low`, `pass_rate_high`),
-    `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and what else [`~evaluation.problems.code.summarize`]
+    `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and what else [`~evaluation.problems.code.code_metrics`]
     tells. The numbers and every reply are written to `mbpp_eval/step{step}.json` in the output folder.
 
     What is not given here is taken from the environment (`MBPP_DATASET_PATH`, `MBPP_EVAL_NUM_QUESTIONS`; see
@@ -101,7 +100,7 @@ class MBPPCallback(TrainerCallback):
             Or `"humaneval"`, which needs a `path`.
         sandbox ([`~sandbox.Sandbox`], *optional*):
             Where programs run, and which is not closed; by default a [`~sandbox.LocalSandbox`] with
-            [`~evaluation.problems.code.LIMITS`] for each evaluation.
+            [`~evaluation.problems.code.EVALUATION_LIMITS`] for each evaluation.
         name (`str`, *optional*):
             What its numbers in the log and its folder begin with; by default `"mbpp_eval"` or `"humaneval_eval"`. No two
             callbacks of a trainer may have the same.
@@ -192,15 +191,14 @@ class MBPPCallback(TrainerCallback):
         begun = time.monotonic()
         with ExitStack() as opened:
             # No rank waits for one that has failed, at any of these; and all of them open the engine, or none.
-            sandbox = together(lambda: opened.enter_context(self._opened()), lambda: None, restore=None)
-            engine = together(lambda: opened.enter_context(_trl.open_engine(self.trainer)), lambda: None, restore=None)
-            mine = together(
+            sandbox = agree(lambda: opened.enter_context(self._opened()))
+            engine = agree(lambda: opened.enter_context(_trl.open_engine(self.trainer)))
+            mine = agree(
                 lambda: self._attempts(engine, sandbox),
-                lambda: None,
                 lambda: _trl.restore_weights(self.trainer, engine),
             )
         attempts = sorted(gather_object(mine), key=lambda attempt: (attempt.number, attempt.sample))
-        numbers = summarize(attempts, self.ks) | {"eval_time": time.monotonic() - begun}
+        numbers = code_metrics(attempts, self.ks) | {"eval_time": time.monotonic() - begun}
         if state.is_world_process_zero:
             self._write(state.global_step, numbers, attempts)
         # On every rank, so that all of them know what has been graded already.
@@ -215,7 +213,7 @@ class MBPPCallback(TrainerCallback):
 
     def _opened(self):
         """The sandbox, for a `with` block."""
-        return LocalSandbox(LIMITS) if self._sandbox is None else nullcontext(self._sandbox)
+        return LocalSandbox(EVALUATION_LIMITS) if self._sandbox is None else nullcontext(self._sandbox)
 
     def _write(self, step: int, numbers: dict[str, float], attempts: Sequence[CodeAttempt]) -> None:
         file = Path(self.trainer.args.output_dir) / self.name / f"step{step}.json"

@@ -79,8 +79,8 @@ class CollapseCallback(TrainerCallback):
         tally.rows, tally.trained_tokens = counts.rows, counts.trained_tokens
         rollout = rollout_of(self.trainer)
         if rollout is not None:
-            count_replies(rollout.episodes, tally)
-            tally.take_rewards(row.reward for row in rollout.batch)
+            count_replies(rollout.batch.episodes, tally)
+            tally.take_rewards(row.reward for row in rollout.batch.rows)
         else:
             tally.replies, tally.truncated = counts.rows, counts.cut_off
             tally.take_rewards(_trl.latest_rewards(self.trainer))
@@ -96,7 +96,7 @@ class CollapseCallback(TrainerCallback):
             "max_completion_length": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "num_generations": self.trainer.num_generations,
-            "prompt_style": rollout.prompt_style if rollout else "chat",
+            "prompt_style": rollout.settings.prompt_style if rollout else "chat",
         }
         new = self.first.judge(state.global_step, settings, rollout is not None)
         self.monitor.warnings += new

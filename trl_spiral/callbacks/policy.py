@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 from trl_spiral import _trl
 from trl_spiral.games import Game, get_game
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.rollout_func import SelfPlayRollout, check_lists_moves
+from trl_spiral.rollout_func import SelfPlayRollout
+from trl_spiral.selfplay.schedule import check_lists_moves
 from trl_spiral.text.prompts import PromptRenderer
 
 
@@ -56,7 +57,7 @@ def games_of(
     found = [get_game(one) if isinstance(one, str) else one for one in listed]
     for game in found:
         game.check()
-        if rollout is not None and rollout.constrain_moves:
+        if rollout is not None and rollout.settings.constrain_moves:
             check_lists_moves(game, "constrain_moves")
     return found
 
@@ -91,8 +92,10 @@ def evaluation_player(
     return PolicyPlayer(
         renderer_of(trainer, prompt_style),
         sampling,
-        conversation=rollout is not None and rollout.sample_unit == "trajectory" and prompt_style in (None, "chat"),
-        constrain_moves=rollout is not None and rollout.constrain_moves,
+        conversation=rollout is not None
+        and rollout.settings.sample_unit == "trajectory"
+        and prompt_style in (None, "chat"),
+        constrain_moves=rollout is not None and rollout.settings.constrain_moves,
     )
 
 
@@ -125,7 +128,7 @@ def policy_player(trainer: Trainer) -> PolicyPlayer:
 def renderer_of(trainer: Trainer, prompt_style: str | None = None) -> PromptRenderer:
     """Return the renderer of the trainer's prompts, or of the trainer's messages in another style."""
     rollout = rollout_of(trainer)
-    if rollout is not None and prompt_style in (None, rollout.prompt_style):
+    if rollout is not None and prompt_style in (None, rollout.settings.prompt_style):
         return rollout.player(trainer).renderer
     return PromptRenderer(
         _trl.tokenizer_of(trainer),

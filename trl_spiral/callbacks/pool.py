@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl_spiral.callbacks.log import log_beside
 from trl_spiral.callbacks.policy import games_of
 from trl_spiral.callbacks.rating_games import play_rating_games
-from trl_spiral.distributed import lock_together, on_rank_zero
+from trl_spiral.distributed import change_on_rank_zero, lock_on_rank_zero
 from trl_spiral.games import Game
 from trl_spiral.lock import FolderLock
 from trl_spiral.opponents import OpponentPool
@@ -103,13 +103,13 @@ class OpponentPoolCallback(TrainerCallback):
         """Lock the pool's folder, or the output folder if that contains it, until training ends."""
         output_dir = self.trainer.args.output_dir
         inside = Path(output_dir).resolve() in self.pool.folder.resolve().parents
-        return lock_together(output_dir if inside else self.pool.folder, self.trainer.is_world_process_zero())
+        return lock_on_rank_zero(output_dir if inside else self.pool.folder, self.trainer.is_world_process_zero())
 
     # ---- events ----
     def on_train_begin(self, args, state, control, **kwargs):
         self._lock = self._reserve()
         if state.global_step and self.restores:
-            change_together(self.pool, lambda: self._go_back(args, state.global_step))
+            change_on_rank_zero(self.pool, lambda: self._go_back(args, state.global_step))
         elif self.restores and self.pool.has_own:
             inside = Path(args.output_dir).resolve() in self.pool.folder.resolve().parents
             if not inside or any(Path(args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
@@ -118,7 +118,7 @@ class OpponentPoolCallback(TrainerCallback):
                     "choose another folder for the pool."
                 )
             # Of a run that was cut off before its first checkpoint.
-            change_together(self.pool, self.pool.start_anew)
+            change_on_rank_zero(self.pool, self.pool.start_anew)
         if self.base and not state.global_step and BASE not in self.pool:
             self._take(0, BASE)
 
@@ -164,7 +164,7 @@ class OpponentPoolCallback(TrainerCallback):
             else:
                 model.save_pretrained(folder, state_dict=cast(state_dict, self.dtype))
 
-        change_together(self.pool, lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE))
+        change_on_rank_zero(self.pool, lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE))
         if self.rating_games and name in [snapshot.name for snapshot in self.pool.snapshots]:
             wanted, args = self.rating_games, self.trainer.args
             played = play_rating_games(self.trainer, self.pool, name, wanted, self.games, args.seed)
@@ -240,21 +240,3 @@ def save_adapter(model: Any, folder: Path, state_dict: Mapping[str, Any], dtype:
         if isinstance(config.get(field), list):
             config[field].sort()
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
-
-
-def change_together(pool: OpponentPool, work: Callable[[], object]) -> None:
-    """
-    Change a pool on rank 0, and give every rank its new index. Every rank must call it.
-
-    Args:
-        pool ([`~opponents.OpponentPool`]):
-            This rank's view of the pool.
-        work (`Callable[[], object]`):
-            The change.
-    """
-
-    def change() -> dict[str, Any]:
-        work()
-        return pool.state_dict()
-
-    pool.load_state_dict(on_rank_zero(change))

@@ -10,7 +10,7 @@ from transformers import Trainer
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.policy import policy_player
-from trl_spiral.distributed import together
+from trl_spiral.distributed import agree
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Played
 from trl_spiral.seeding import derive_seed
@@ -66,9 +66,7 @@ def play_rating_games(
             )
 
     with _trl.open_engine(trainer, {one: pool.path(one) for one in (name, *rivals)}) as engine:
-        episodes = together(
-            lambda: list(play(starts(), engine)), lambda: None, lambda: _trl.restore_weights(trainer, engine)
-        )
+        episodes = agree(lambda: list(play(starts(), engine)), lambda: _trl.restore_weights(trainer, engine))
     results = [
         Played(episode.players, episode.returns, episode.counter)
         for episode in episodes

@@ -20,6 +20,7 @@ from trl_spiral.games import Game
 from trl_spiral.machine import describe_machine, describe_versions
 from trl_spiral.players import PolicyPlayer, scripted_player
 from trl_spiral.players.names import has_random_player
+from trl_spiral.selfplay.batch import Batch
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.selfplay.rows import Row
 from trl_spiral.text.printable import get_logger
@@ -85,7 +86,7 @@ class TranscriptCallback(TrainerCallback):
         self.prompt_style = prompt_style
         self.every = every
         self.log = GameLog(Path(trainer.args.output_dir) / GAMES)
-        self._evaluated: list[Episode] | None = None
+        self._evaluated: Batch | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
         check_can_play(self.trainer, self.prompt_style)
@@ -106,20 +107,22 @@ class TranscriptCallback(TrainerCallback):
 
     def on_prediction_step(self, args, state, control, **kwargs):
         # In a plain trainer the roll-out holds the games that it played last, of training or not.
-        self._evaluated = getattr(rollout_of(self.trainer), "episodes", None)
+        self._evaluated = getattr(rollout_of(self.trainer), "batch", None)
 
     def on_step_end(self, args, state, control, **kwargs):
         step = state.global_step
         if not self.every or not state.is_world_process_zero or (step != 1 and step % self.every):
             return
         rollout = self.trainer.rollout_func
-        if rollout.episodes is self._evaluated:
+        if rollout.batch is self._evaluated:
             return
         rules = {game.name: game for game in rollout.games}
         self.log.append(
             [
-                make_record(episode, rules[episode.game], step, "training", trained_advantages(episode, rollout.batch))
-                for episode in rollout.episodes[: self.games]
+                make_record(
+                    episode, rules[episode.game], step, "training", trained_advantages(episode, rollout.batch.rows)
+                )
+                for episode in rollout.batch.episodes[: self.games]
             ]
         )
 

@@ -14,7 +14,7 @@ from importlib import import_module
 
 from trl_spiral import __version__
 from trl_spiral.sandbox import CannotContain
-from trl_spiral.text.printable import reported, say
+from trl_spiral.text.printable import echo, reported
 
 
 COMMANDS = {
@@ -23,7 +23,7 @@ COMMANDS = {
     "tournament": "round robin among models, snapshots and scripted players",
     "play": "play against a model at the terminal",
     "report": "one self-contained HTML page of a run",
-    "eval-math": "grade a model on maths sets, from \\boxed{}",
+    "eval-math": "grade a model on math sets, from \\boxed{}",
     "eval-mbpp": "grade a model at MBPP or HumanEval, by running its programs",
     "eval-task": "grade a model at a task, and keep every reply",
     "compare": "models side by side at tasks, in numbers and reply by reply",
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `trl-spiral games | head`
         sys.stderr.close()
     except (ValueError, OSError, ImportError, CannotContain) as error:
-        say(f"trl-spiral {args.command}: {reported(error)}", sys.stderr)
+        echo(f"trl-spiral {args.command}: {reported(error)}", sys.stderr)
         return 2
     return 0
 

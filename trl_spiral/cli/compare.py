@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trl_spiral.files import write_text
 from trl_spiral.report.comparison import MOST_REPLIES
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,12 +49,14 @@ def run(args: argparse.Namespace) -> None:
     if not rows:
         raise ValueError(f"There is no reply in {', '.join(args.scores)}: nothing can be compared.")
     standings = compare_scores(rows)
-    say("\n".join([comparison_table(standings), *asked_differently(rows)]))
+    echo("\n".join([comparison_table(standings), *asked_differently(rows)]))
     if args.html is None:
         return
     page = render_comparison(standings, rows, args.replies, args.plain)
     args.html.parent.mkdir(parents=True, exist_ok=True)
     write_text(args.html, page)
-    say(f"\n{one_line(str(args.html))}: {len(page.encode()) / 1e6:.1f} MB")
+    echo(f"\n{one_line(str(args.html))}: {len(page.encode()) / 1e6:.1f} MB")
     for task in sorted({row.task for row in rows} - set(task_names())):
-        say(f"No task called {task!r} is registered, so its replies have no steps there. Name its module by --import.")
+        echo(
+            f"No task called {task!r} is registered, so its replies have no steps there. Name its module by --import."
+        )

@@ -10,7 +10,7 @@ import shutil
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from trl_spiral import __version__
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "textarena")
@@ -23,19 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prints what is found. What lacks is no error."""
-    say(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    echo(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for name in PACKAGES:
-        say(f"  {name:<13}{installed(name) or 'missing: install it to train'}")
-    say("\nWhat runs the model")
+        echo(f"  {name:<13}{installed(name) or 'missing: install it to train'}")
+    echo("\nWhat runs the model")
     for line in devices():
-        say(f"  {line}")
-    say("\nExtras")
+        echo(f"  {line}")
+    echo("\nExtras")
     for extra, packages in extras().items():
         missing = ", ".join(name for name in packages if installed(name) is None)
-        say(f"  {extra:<13}{f'lacks {missing}' if missing else 'complete'}")
-    say("\nWhat contains programs that a model wrote")
+        echo(f"  {extra:<13}{f'lacks {missing}' if missing else 'complete'}")
+    echo("\nWhat contains programs that a model wrote")
     for line in layers():
-        say(f"  {line}")
+        echo(f"  {line}")
 
 
 def installed(name: str) -> str | None:

@@ -17,7 +17,7 @@ from trl_spiral.cli.options import (
 )
 from trl_spiral.evaluation.matches import evaluate_matches, match_table
 from trl_spiral.intervals import METHODS
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
             for game in games
             for opponent in opponents
         ]
-    say(match_table([(report.player, report) for report in reports]))
+    echo(match_table([(report.player, report) for report in reports]))
     if args.json:
         written = {
             "model": args.model,

@@ -1,4 +1,4 @@
-r"""`trl-spiral eval-math MODEL --set gsm8k`: grades a model on maths sets, from `\boxed{}`."""
+r"""`trl-spiral eval-math MODEL --set gsm8k`: grades a model on math sets, from `\boxed{}`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
-from trl_spiral.evaluation.problems.math_sets import MATHS_SETS
-from trl_spiral.text.printable import say
+from trl_spiral.evaluation.problems.math_sets import MATH_SETS
+from trl_spiral.text.printable import echo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="sets",
         action="append",
         required=True,
-        choices=list(MATHS_SETS),
+        choices=list(MATH_SETS),
         metavar="SET",
-        help=f"{', '.join(MATHS_SETS)}; may be repeated",
+        help=f"{', '.join(MATH_SETS)}; may be repeated",
     )
     parser.add_argument("--path", help="the set's .jsonl, .json, .csv or .parquet file (default: the Hub's)")
     parser.add_argument("--limit", type=int, help="problems of each set, from its first on (default: all)")
@@ -44,21 +44,21 @@ def run(args: argparse.Namespace) -> None:
     at_least_one("--in-flight", args.in_flight)
     sampling, device = sampling_of(args), device_of(args)
     from trl_spiral.callbacks.math import load_problems
-    from trl_spiral.engines.load import saved_player
-    from trl_spiral.evaluation.problems.math import answer_problems, summarize
+    from trl_spiral.engines.build import saved_player
+    from trl_spiral.evaluation.problems.math import answer_problems, math_metrics
     from trl_spiral.evaluation.problems.math_grading import check_can_grade
 
     check_can_grade()
     sets = load_problems(args.sets, args.path, args.limit)
     player, engine = saved_player(args.model, sampling, args.prompt_style, device)
     found = {}
-    say(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")
-    say("| set | problems | accuracy | interval | truncated | unboxed | timeouts | reply length |")
-    say("|---|---:|---:|---:|---:|---:|---:|---:|")
+    echo(f"{args.model} at temperature {args.temperature:g}, graded by math-verify; 95 % Wilson intervals\n")
+    echo("| set | problems | accuracy | interval | truncated | unboxed | timeouts | reply length |")
+    echo("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, problems in sets.items():
         attempts = answer_problems(dict(enumerate(problems)), player, engine, args.seed, name, args.in_flight)
-        numbers = summarize(attempts)
-        say(
+        numbers = math_metrics(attempts)
+        echo(
             "| {name} | {problems} | {accuracy:.1%} | {accuracy_low:.1%} to {accuracy_high:.1%} | {truncated:.1%} "
             "| {unboxed:.1%} | {timeouts:.0f} | {reply_length:.0f} |".format(
                 name=name, problems=len(problems), **numbers

@@ -9,7 +9,7 @@ from pathlib import Path
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
 from trl_spiral.evaluation.problems.code_sets import CODE_SETS, MBPP_SPLITS
 from trl_spiral.evaluation.problems.code_settings import ENVIRONMENT, ONLY_MBPP, texts_from_environment
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,15 +44,15 @@ def run(args: argparse.Namespace) -> None:
     at_least_one("--in-flight", args.in_flight)
     sampling, device = sampling_of(args), device_of(args)
     from trl_spiral.callbacks.mbpp import load_code_problems
-    from trl_spiral.engines.load import saved_player
+    from trl_spiral.engines.build import saved_player
     from trl_spiral.evaluation.problems.code import (
-        LIMITS,
+        EVALUATION_LIMITS,
         check_samples,
         check_sandbox,
         choose_ks,
+        code_metrics,
         judge_programs,
         records,
-        summarize,
         write_programs,
     )
     from trl_spiral.sandbox import LocalSandbox
@@ -63,18 +63,18 @@ def run(args: argparse.Namespace) -> None:
     path, split = args.path or said.get("path"), args.split or said.get("split")
     problems = load_code_problems(args.problem_set, path, split, args.limit)
     numbered = dict(enumerate(problems))
-    with LocalSandbox(LIMITS) as sandbox:
+    with LocalSandbox(EVALUATION_LIMITS) as sandbox:
         check_sandbox(sandbox)
         player, engine = saved_player(args.model, sampling, args.prompt_style, device)
         attempts = write_programs(numbered, player, engine, args.samples, args.seed, args.in_flight)
         attempts = judge_programs(numbered, attempts, sandbox)
-    numbers = summarize(attempts, ks)
-    say(f"{args.model} at temperature {args.temperature:g}, {args.samples} a problem; 95 % intervals\n")
-    say("| set | problems | passed | k | pass@k | interval | truncated | timeouts | reply length |")
-    say("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    numbers = code_metrics(attempts, ks)
+    echo(f"{args.model} at temperature {args.temperature:g}, {args.samples} a problem; 95 % intervals\n")
+    echo("| set | problems | passed | k | pass@k | interval | truncated | timeouts | reply length |")
+    echo("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for k in ks:
         rate, low, high = (numbers[f"pass@{k}{end}"] for end in ("", "_low", "_high"))
-        say(
+        echo(
             f"| {args.problem_set} | {len(problems)} | {numbers['problems_passed']:.0f} | {k} | {rate:.1%} | {low:.1%} to "
             f"{high:.1%} | {numbers['truncated']:.1%} | {numbers['timeouts']:.0f} | {numbers['reply_length']:.0f} |"
         )

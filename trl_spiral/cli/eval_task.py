@@ -10,7 +10,7 @@ from typing import Any, get_args
 from trl_spiral.cli.options import add_model_arguments, at_least_one, device_of, sampling_of
 from trl_spiral.tasks import get_task, task_names
 from trl_spiral.tasks.base import Split
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
         problems = task.problems(args.split, args.number)
     except Exception as error:  # whatever a user's task comes upon
         raise ValueError(f"The task {task.name!r} cannot make problems ({type(error).__name__}: {error}).") from error
-    from trl_spiral.engines.load import saved_player
+    from trl_spiral.engines.build import saved_player
     from trl_spiral.evaluation.problems.comparison import compare_scores, comparison_table
     from trl_spiral.evaluation.problems.tasks import answer_task, check_task, write_scores
 
@@ -98,5 +98,5 @@ def run(args: argparse.Namespace) -> None:
     )
     rows = answer_task(task, problems, player, engine, args.samples, args.seed, args.in_flight, name, settings)
     write_scores(args.out, rows)
-    say(comparison_table(compare_scores(rows)))
-    say(f"\n{one_line(str(args.out))}: {len(rows)} replies, {sum(row.truncated for row in rows)} of them cut off")
+    echo(comparison_table(compare_scores(rows)))
+    echo(f"\n{one_line(str(args.out))}: {len(rows)} replies, {sum(row.truncated for row in rows)} of them cut off")

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 _PIPED_WIDTH = 170  # characters: what the longest lines need, where no terminal says how wide it is
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     if not games:
         raise ValueError(f"No game's name, kind or note holds {args.text!r}. `trl-spiral games` lists them all.")
     if args.json:
-        say(json.dumps([asdict(game) for game in games], indent=1))
+        echo(json.dumps([asdict(game) for game in games], indent=1))
         return
 
     from rich.console import Console

@@ -11,7 +11,7 @@ from trl_spiral.types import Sampling
 
 
 if TYPE_CHECKING:
-    from trl_spiral.engines.contestants import Contestants
+    from trl_spiral.engines.build import BuiltPlayers
 
 CONTESTANT = (
     "a model's folder (whole or LoRA adapter), its id on the Hub, a snapshot (run/opponents#step-40), an endpoint "
@@ -84,27 +84,24 @@ def at_least_one(name: str, value: int) -> None:
 
 
 def check_is_one(name: str, value: str) -> None:
-    """Raises `ValueError` if an argument names several players, as a pool's folder does."""
-    from trl_spiral.engines.contestants import read_names
+    """Raise `ValueError` if an argument names several players, as a pool's folder does."""
+    from trl_spiral.engines.build import read_name
 
-    if len(named := read_names([value])) > 1:
-        raise ValueError(
-            f"`{name}` ({value}) must name one player, and it names {len(named)}. Choose {named[-1].whole}."
-        )
+    read_name(value, name)
 
 
-def open_contestants(args: argparse.Namespace, names: Sequence[str], games: Sequence[Game]) -> Contestants:
+def open_contestants(args: argparse.Namespace, names: Sequence[str], games: Sequence[Game]) -> BuiltPlayers:
     """
     The players that are named, with models loaded as the arguments say.
 
     Raises:
-        ValueError: If an argument is out of range, or as `make_contestants` does.
+        ValueError: If an argument is out of range, or as `build_players` does.
     """
     sampling, device = sampling_of(args), device_of(args)
-    from trl_spiral.engines.contestants import make_contestants
+    from trl_spiral.engines.build import build_players, read_names
 
-    return make_contestants(
-        names,
+    return build_players(
+        read_names(names),
         games,
         sampling,
         prompt_style=args.prompt_style,

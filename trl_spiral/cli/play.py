@@ -11,7 +11,7 @@ from trl_spiral.cli.options import CONTESTANT, add_contestant_arguments, check_i
 from trl_spiral.players import HumanPlayer, Player
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Turn, has_won
 
 
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> None:
         try:
             (episode,) = play([referee(Start(game, players, seed, seed))], met.engine(), in_flight=1)
         except KeyboardInterrupt:
-            say("\nYou left.")
+            echo("\nYou left.")
             return
     aloud.tell_rest()
-    say(f"\n{ending_in_words(episode, args.seat)}")
+    echo(f"\n{ending_in_words(episode, args.seat)}")
 
 
 class Aloud:
@@ -82,7 +82,7 @@ class Aloud:
     def tell_rest(self) -> None:
         """Shows what was kept back."""
         for text in self._kept:
-            say(text, self._screen, end="")
+            echo(text, self._screen, end="")
         self._kept = []
 
     def _tell(self, observation: Observation, turn: Turn) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from trl_spiral.files import write_text
-from trl_spiral.text.printable import one_line, say
+from trl_spiral.text.printable import echo, one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,4 +28,4 @@ def run(args: argparse.Namespace) -> None:
     output = Path(args.output or Path(args.run) / "report.html")
     write_text(output, page)
     size = len(page.encode()) / 1e6
-    say(one_line(f"{output}: {size:.1f} MB, {len(found.games)} games of {found.games_kept} kept"))
+    echo(one_line(f"{output}: {size:.1f} MB, {len(found.games)} games of {found.games_kept} kept"))

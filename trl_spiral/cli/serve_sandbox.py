@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from trl_spiral.text.printable import say
+from trl_spiral.text.printable import echo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> None:
         closing(sandbox),
         SandboxServer(sandbox, limits, args.host, args.port, os.environ.get(TOKEN_VARIABLE)) as server,
     ):
-        say(f"Programs are run for whoever asks at {server.url}. Ctrl-C ends it.")
+        echo(f"Programs are run for whoever asks at {server.url}. Ctrl-C ends it.")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            say("Ended.")
+            echo("Ended.")

@@ -19,7 +19,7 @@ from trl_spiral.opponents import Played
 from trl_spiral.opponents.plots import draw_win_rates
 from trl_spiral.opponents.ratings import Ratings
 from trl_spiral.opponents.transitivity import cycles, decompose
-from trl_spiral.text.printable import cell, inline, say
+from trl_spiral.text.printable import cell, echo, inline
 from trl_spiral.types import Episode
 
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         players = list(met.players.values())
         episodes = round_robin(games, players, args.pairs, met.engine(), args.seed, met.in_flight)
     standing = standings(episodes, list(met.players))
-    say(standing_table(standing))
+    echo(standing_table(standing))
     args.output.mkdir(parents=True, exist_ok=True)
     written = {"games": [game.name for game in games], "pairs": args.pairs, "seed": args.seed, **standing}
     (args.output / TABLE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

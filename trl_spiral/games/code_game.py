@@ -23,8 +23,8 @@ from functools import cache, lru_cache
 
 from trl_spiral.games.base import Game, Match, Traits
 from trl_spiral.games.random_programs import random_program
-from trl_spiral.sandbox import Job, Limits, Outcome, Sandbox
-from trl_spiral.text.prompts import read_move
+from trl_spiral.sandbox import Job, JobResult, Limits, Sandbox
+from trl_spiral.text.replies import read_move
 from trl_spiral.types import Ending, Observation
 
 
@@ -292,7 +292,7 @@ def random_code_move(seat: int | None, rng: random.Random) -> str:
     return write_program(program, output) if seat == GENERATOR else output
 
 
-def _flaw(first: Outcome, again: Outcome, remarks: list[str]) -> str:
+def _flaw(first: JobResult, again: JobResult, remarks: list[str]) -> str:
     """Return why a program is invalid, by its two runs and its comments; empty if it is valid."""
     output = tidy(first.output)
     for outcome in (first, again):

@@ -1,4 +1,4 @@
-"""A player of the code game, whose moves cannot be listed."""
+"""A scripted player of the code game."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trl_spiral.types import Observation
 
 
 class RandomCoder(ScriptedPlayer):
-    """A player that writes a small program and knows what it prints, and guesses without reading."""
+    """Player that writes a small random program with its output, and guesses outputs at random."""
 
     def __init__(self) -> None:
-        super().__init__("random", _anything)
+        super().__init__("random", _random_move)
 
 
-def _anything(observation: Observation) -> str:
+def _random_move(observation: Observation) -> str:
     return random_code_move(observation.seat, random.Random(observation.seed))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trl_spiral.evaluation.transcripts import GAMES, read_games
+from trl_spiral.evaluation.transcripts import GAMES, read_game_log
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER, OpponentPool
 from trl_spiral.opponents.ratings import Rating
 from trl_spiral.opponents.transitivity import Matrix, cycles
@@ -123,10 +123,10 @@ def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Ru
         )
     # An older version may have left secrets in it.
     description = redact_all(_read(root / DESCRIPTION, _DESCRIPTION)) if (root / DESCRIPTION).exists() else {}
-    kept = sum(1 for _ in read_games(log)) if log.exists() else 0
+    kept = sum(1 for _ in read_game_log(log)) if log.exists() else 0
     # Whole games, spread evenly: those at 0, 1/n, 2/n, … of the file.
     chosen = {number * kept // most_games for number in range(most_games)} if kept > most_games else set(range(kept))
-    games = [game for number, game in enumerate(read_games(log)) if number in chosen] if kept else []
+    games = [game for number, game in enumerate(read_game_log(log)) if number in chosen] if kept else []
     history = state["log_history"] if state else []
     ratings, matrix, circles = _opponents(index) if index.exists() else (_logged_ratings(history), None, [])
     return Run(
