@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "trl_spiral"
 
 # Low to high. A module imports from lower layers and from its own folder only.
 LAYERS = [
-    {"types", "seeding", "intervals", "files"},
+    {"types", "seeding", "intervals", "files", "extras"},
     {"text"},
     {"sandbox", "lock"},
     {"games"},

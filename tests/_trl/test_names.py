@@ -77,7 +77,7 @@ class TestAttributes:
         assert inspect.isfunction(getattr(vllm_generation.VLLMGeneration, name))
 
     def test_a_log_in_mid_step_suppresses_the_next_one(self):
-        # So `callbacks.log.log_beside` restores it.
+        # So `callbacks.log.log_separately` restores it.
         assert "control.should_log = False" in inspect.getsource(transformers.trainer_callback.CallbackHandler.on_log)
 
     @pytest.mark.parametrize("module", SEAM)

@@ -1,10 +1,10 @@
 """
-Small training runs that tests share; also a script, for runs that are killed or have several ranks.
+Small training runs for several tests, and a script for runs that are killed or have several ranks.
 
     python training_runs.py runs.json
 
-plays the runs that `runs.json` lists, one after the other, and writes what happened beside it: `<name>_<rank>.json`,
-and the batches as `<name>_<rank>.pkl`.
+runs those listed in `runs.json` one after the other, and writes the results next to it as `<name>_<rank>.json`, and
+the batches as `<name>_<rank>.pkl`.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def lora(**changes):
 
 
 def games(names):
-    """Games by name, the toy among them."""
+    """Return games by name, also the toy game."""
     return [SumGame() if name == "Sum-v0" else get_game(name) for name in names]
 
 
@@ -93,7 +93,7 @@ class RecordingTrainer(SpiralTrainer):
 
 
 def transcript(episode):
-    """All that happened in an episode, as plain values."""
+    """Return all decisions and results of an episode, as plain values."""
     said = [[list(turn.completion_ids) for turn in seat.turns] for seat in episode.trajectories]
     return [
         episode.counter,
@@ -114,7 +114,7 @@ def digest(model):
 
 
 def history(trainer):
-    """What a run logged, without what depends on the machine."""
+    """Return the log of a run, without timings."""
     return [
         {name: value for name, value in entry.items() if not name.endswith(TIMING)}
         for entry in trainer.state.log_history
@@ -122,7 +122,7 @@ def history(trainer):
 
 
 class KillAt(TrainerCallback):
-    """Ends the process, without a chance to tidy up, after an optimizer step (before anything is saved)."""
+    """Kills the process after an optimizer step, before anything is saved."""
 
     def __init__(self, step):
         self.step = step
@@ -151,7 +151,7 @@ class RandomKiller(TrainerCallback):
             self._kill_in(self._rng.uniform(0.0, 1.5))
 
     def watch(self, write, seconds):
-        """The same, as a write that takes about so long, and that the process may not survive."""
+        """Return a write that may kill the process in its course."""
 
         def watched(*args, **kwargs):
             self._note.write_text(write.__name__)
@@ -175,7 +175,7 @@ class RandomKiller(TrainerCallback):
 
 
 class KillAtTheEnd(TrainerCallback):
-    """Ends the process after the last checkpoint, before anything of the end of training."""
+    """Kills the process after the last checkpoint, before the end of training."""
 
     def on_save(self, args, state, control, **kwargs):
         if state.global_step >= state.max_steps:
@@ -229,7 +229,7 @@ class StopAt(TrainerCallback):
 
 
 class TroubledEngine:
-    """An engine that breaks on one rank, in the middle of a game."""
+    """An engine that fails on one rank, in the middle of a game."""
 
     def __init__(self, engine, trouble, note):
         self._engine = engine
@@ -241,7 +241,7 @@ class TroubledEngine:
         return getattr(self._engine, name)
 
     def add(self, ticket, request):
-        if self._trouble == "hear something else":
+        if self._trouble == "change a seed":
             request = replace(request, seed=request.seed + 1)
         self._engine.add(ticket, request)
 
@@ -257,7 +257,7 @@ class TroubledEngine:
 
 
 def make_trouble(trouble, rank, ranks_per_engine, note):
-    """From here on the engine of that rank breaks, and so many ranks take theirs for one and the same. Notes when."""
+    """Make the engine of a rank fail, and let ranks share engines. Write the time of the failure to `note`."""
     opened = _trl.open_engine
 
     @contextmanager
@@ -270,7 +270,7 @@ def make_trouble(trouble, rank, ranks_per_engine, note):
 
 
 def play(run, folder):
-    """Plays one run and writes what happened."""
+    """Run one run, and write its results."""
     if "trouble" in run:
         make_trouble(*run["trouble"], note=folder / "trouble")
     if run["config"].get("vllm_mode") == "server":
@@ -311,7 +311,7 @@ def play(run, folder):
 
 
 def plain_trainer(model, output_dir, names, **changes):
-    """A `GRPOTrainer` of TRL's, with sixteen rows a batch from our roll-out, and that roll-out."""
+    """Return a `GRPOTrainer` with sixteen rows per batch from our rollout, and that rollout."""
     rollout = SelfPlayRollout(games(names), estimator=ReturnsOnly())
     settings = dict(
         output_dir=str(output_dir),

@@ -42,7 +42,7 @@ def result(
 
 
 def learn(estimator, results):
-    """The advantages of a batch, with which the estimator is then updated, as in training."""
+    """Compute the advantages of a batch, and update the estimator, as in training."""
     advantages = estimator.advantages(results)
     estimator.update(results)
     return advantages
@@ -53,7 +53,7 @@ BROKEN = result(0.0, 0.0, ending=Ending.ENVIRONMENT_ERROR)
 
 
 def mixed_batch() -> list[Result]:
-    """Twenty results of two games, with turns of several lengths and a seat that is not trained on here and there."""
+    """Twenty results of two games, with turns of several lengths some of them with a seat that is not trained on."""
     rng = random.Random(0)
     batch = []
     for counter in range(20):
@@ -282,7 +282,7 @@ class TestPositionValues:
     @pytest.mark.parametrize(
         ("trace", "expected"),
         [
-            # Each position against the next one, whoever moves there: 0.1 - 0.2, -0.4 + 0.1, 1 - 0.4.
+            # Each position against the next one of either seat: 0.1 - 0.2, -0.4 + 0.1, 1 - 0.4.
             (0.0, ((-0.1, 0.6), (-0.3,))),
             # The sums telescope to the return again: 1 - 0.2, -1 + 0.1, 1 - 0.4.
             (1.0, ((0.8, 0.6), (-0.9,))),

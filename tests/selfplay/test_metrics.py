@@ -1,4 +1,4 @@
-"""The numbers of a batch of games, against counts by hand."""
+"""Metrics of a batch of games, compared with counts by hand."""
 
 from dataclasses import replace
 

@@ -185,13 +185,13 @@ class TestRules:
 class TestMixtures:
     @staticmethod
     def entry(games, **others):
-        """So many games of each name, which end as often one way as another."""
+        """An entry with numbers of games, whose seats win equally often."""
         wins = {f"selfplay/{name}/seat{seat}/win": 0.4 for name in games for seat in (0, 1)}
         played = {f"selfplay/{name}/games": float(number) for name, number in games.items()}
         return {"selfplay/games": float(sum(games.values()))} | wins | played | others
 
     def curriculum(self, metric, of_a, of_b, steps=20):
-        """From nothing but A to nothing but B, of which each is as it was."""
+        """A log from game A alone to game B alone, with a constant value for each game."""
         return [
             self.entry(
                 {name: number for name, number in {"A": 400 - 20 * step, "B": 20 * step}.items() if number},
@@ -260,9 +260,9 @@ class TestOncePerProblem:
 class TestMonitor:
     def test_gives_the_same_warnings_entry_by_entry(self):
         monitor = CollapseMonitor()
-        told = [monitor.observe(entry["step"], entry) for entry in log_of(AGREED)]
+        new = [monitor.observe(entry["step"], entry) for entry in log_of(AGREED)]
 
-        assert sum(told, []) == monitor.warnings == warnings_in(log_of(AGREED))
+        assert sum(new, []) == monitor.warnings == warnings_in(log_of(AGREED))
 
 
 class TestCallback:

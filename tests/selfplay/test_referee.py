@@ -1,14 +1,14 @@
 """
-What the game loop promises:
+Promises of the game loop:
 
-1.  The same seeds give the same episode, whatever runs beside it and in whatever order the engine answers.
-2.  No more games than `in_flight` are under way, and a game that ends makes room at once.
-3.  Requests that nobody waits for any more are aborted, however the loop is left.
+1.  The same seeds give the same episode, independent of other games and of the order of replies.
+2.  At most `in_flight` games are in progress, and a game that ends makes room at once.
+3.  Pending requests are aborted whenever the loop ends early.
 4.  A drawn game is played again, and the tokens of discarded attempts are counted.
-5.  A forfeit costs what `Forfeit` says; a lost player or a failing environment costs nobody anything.
-6.  A random opening is legal, ends no game, depends on the match's seed alone, and is nobody's turn.
-7.  The iterator of games may say "not now" and is asked again once something has ended.
-8.  Broken code is told so by name.
+5.  A forfeit has the returns of `Forfeit`; after a lost player or a failing environment, all returns are zero.
+6.  A random opening is legal, ends no game, depends only on the match's seed, and contains no turn of a player.
+7.  The iterator of games may return "not now", and is called again once an episode has ended.
+8.  Errors in players are raised with the name of the player.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def start(game: Game, player: Player, number: int, **options) -> Start:
 
 
 def games(player: Player, numbers: range, **options) -> list[Playing]:
-    """One game per number, all of the games above in turn."""
+    """One game per number, in turn from the games above."""
     return [referee(start(GAMES[number % len(GAMES)], player, number, **options)) for number in numbers]
 
 
@@ -54,7 +54,7 @@ def by_counter(episodes) -> list[Episode]:
 
 
 def follows(cells: tuple[int, ...]) -> AskingPlayer:
-    """Both seats of tic-tac-toe, by way of an engine, from a list of the cells to take."""
+    """Plays both seats of tic-tac-toe through an engine, from a list of cells."""
 
     def choose(observation: Observation) -> int:
         assert observation.legal_actions is not None
@@ -149,16 +149,16 @@ class TestReferee:
     def test_adds_seed_and_turns_to_the_observation(self):
         # Every field is unlike its default, so one that is forgotten on the way shows.
         message = {"role": "user", "content": "Go."}
-        told = Observation("LastStone", 0, (message,), "Go!", ("[1]",), seed=-1, asks_program=True, is_duel=False)
+        shown = Observation("LastStone", 0, (message,), "Go!", ("[1]",), seed=-1, asks_program=True, is_duel=False)
         assert all(
-            getattr(told, field.name) != field.default
+            getattr(shown, field.name) != field.default
             for field in fields(Observation)
             if field.name not in ("turns", "history")
         )
 
         class Quiet(LastStoneMatch):
             def observe(self, seat):
-                return replace(told, seat=seat)
+                return replace(shown, seat=seat)
 
         class QuietLastStone(LastStone):
             def start(self, seed):
@@ -168,7 +168,7 @@ class TestReferee:
         player = ScriptedPlayer("one", lambda observation: seen.append(observation) or "[1]")
         list(play([referee(start(QuietLastStone(), player, number=0))]))
 
-        assert [replace(observation, seed=-1, history=()) for observation in seen] == [told, replace(told, seat=1)]
+        assert [replace(observation, seed=-1, history=()) for observation in seen] == [shown, replace(shown, seat=1)]
         assert [observation.history for observation in seen] == [(), ((0, "[1]"),)]
         assert -1 not in {observation.seed for observation in seen}
 

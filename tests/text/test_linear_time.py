@@ -28,7 +28,7 @@ from trl_spiral.games.textarena.adapter import TextArenaGame
 from trl_spiral.games.textarena.talk import clean_talk
 from trl_spiral.rewards.base import RepliesReward
 from trl_spiral.tasks import get_task
-from trl_spiral.text.printable import code_block
+from trl_spiral.text.printable import fenced_lines
 from trl_spiral.text.python_source import is_blank
 from trl_spiral.text.replies import boxed_answer, extract_code_move, extract_move, extract_program
 
@@ -267,7 +267,7 @@ READERS = {
     "a partition": lambda text: get_task("connections").score(WORDS, text),
     "an output": can_be_guessed,
     "a completion": lambda text: RepliesReward().replies([text], prompts=["<think>"]),
-    "a transcript": code_block,
+    "a transcript": fenced_lines,
     "talk": clean_talk,
     "an offer": read_offer,
 } | {f"a move of {name}": get_game(name).canonical for name in game_names()}

@@ -1,4 +1,4 @@
-"""Every setting that differs from the checkpoint's is applied, refused or warned about, by one table."""
+"""Settings that differ from the checkpoint's: applied, refused or applied with a warning, by one table."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is never resumed from: the newest whole one is, with one sentence for each that was skipped."""
+"""Damaged checkpoints are skipped with one sentence each, and the newest complete one is used."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""How a trainer's options reach whoever generates, and what is checked and logged of it. Without vLLM."""
+"""Options of generation, their checks and metrics. Without vLLM."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -122,7 +122,7 @@ class TestGeneration:
 
 class TestSamplingOf:
     def asked(self, evaluation=False, **changes):
-        """What a trainer of these arguments asks for."""
+        """Return the sampling settings of a trainer with these arguments."""
         args = config("unused", **changes)
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length")
         trainer = SimpleNamespace(args=args, **{name: getattr(args, name) for name in names})
@@ -180,17 +180,17 @@ class TestColocateKwargs:
 
 
 class TestSleepMode:
-    """Without an accelerator vLLM cannot sleep, so a stand-in notes down what it is told."""
+    """Without an accelerator vLLM cannot sleep, so a stand-in records its calls."""
 
     def test_wakes_for_a_rollout_and_sleeps_after_it_even_if_it_fails(self):
-        told = []
+        calls = []
         generation = SimpleNamespace(
             enable_sleep_mode=True,
             _llm_weights_sleeping=True,
-            sync_weights=lambda: told.append("weights"),
+            sync_weights=lambda: calls.append("weights"),
             llm=SimpleNamespace(
-                wake_up=lambda tags: told.append(tags),
-                sleep=lambda level: told.append(f"sleep {level}"),
+                wake_up=lambda tags: calls.append(tags),
+                sleep=lambda level: calls.append(f"sleep {level}"),
                 llm_engine=None,
             ),
         )
@@ -204,10 +204,10 @@ class TestSleepMode:
             eos_token_ids=[1],
         )
         with pytest.raises(KeyError), _trl.open_engine(trainer):
-            told.append("play")
+            calls.append("play")
             raise KeyError
 
-        assert told == ["weights", ["kv_cache"], "play", "sleep 2"]
+        assert calls == ["weights", ["kv_cache"], "play", "sleep 2"]
         assert generation._llm_weights_sleeping
 
 

@@ -1,7 +1,7 @@
 """
-A LoRA run with a pool that is killed over and over, at random moments, is the run that was never killed.
+A LoRA run with a pool that is killed repeatedly, at random moments, equals the run that was never killed.
 
-`TRL_SPIRAL_KILLS` sets how often each run is killed; the default keeps the tests short.
+`TRL_SPIRAL_KILLS` sets the number of kills of each run; the default keeps the tests short.
 """
 
 import gc
@@ -92,7 +92,7 @@ def on_two_ranks(run, folder):
 
 
 def files(out):
-    """Every file of a run, but for checkpoints' random suffixes, of which there are none."""
+    """Return all files of a run."""
     return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
 
 
@@ -101,7 +101,7 @@ def results(folder, ranks):
 
 
 def pools(folder, ranks):
-    """The pool as each rank holds it, but for the run's identity."""
+    """Return the pool of each rank, without the id of the run."""
     return [{**one["pool"], "run": None} for one in results(folder, ranks)]
 
 

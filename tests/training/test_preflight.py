@@ -1,8 +1,7 @@
 """
-What is wrong is said in one sentence, before any weights are loaded.
+Wrong input is refused in one sentence, before any weights are loaded.
 
-The model folder here holds a tokenizer and nothing else: whoever reached for its weights would fail with another
-message.
+The model folder contains only a tokenizer, so an attempt to load weights would fail with another message.
 """
 
 import importlib.util
@@ -29,7 +28,7 @@ def fast():
 
 
 def one_line(error):
-    """The message, which must be of one line and end as a sentence does."""
+    """Return the message, which must be one line and end like a sentence."""
     message = str(error.value)
     assert "\n" not in message
     assert message.endswith((".", "?")), message

@@ -1,4 +1,4 @@
-"""A run that is killed and resumed is the run that was never killed, number for number."""
+"""A run that is killed and resumed gives the same numbers as a run that was never killed."""
 
 import importlib.util
 import json
@@ -45,7 +45,7 @@ GAMES = ("TicTacToe-v0", "Sum-v0")
 
 
 def script(folder, **run):
-    """Plays a run in a process of its own; returns the exit status and what the run logged, if it came that far."""
+    """Run in a new process. Return the process, and the results if the run finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.json").write_text(json.dumps([{"name": "result", **run}]))
     done = subprocess.run(
@@ -59,7 +59,7 @@ def script(folder, **run):
 
 
 def plain(value):
-    """As JSON has it: tuples are lists."""
+    """Round-trip through JSON, where tuples become lists."""
     return json.loads(json.dumps(value))
 
 
@@ -72,7 +72,7 @@ def uninterrupted(model_dir, tmp_path_factory):
 
 
 def forked(work) -> int:
-    """Runs `work` in a child and returns the signal that ended it; the child never returns to pytest."""
+    """Run `work` in a child process, and return the signal that ended it."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -151,7 +151,7 @@ class TestKilledWhileWriting:
 
     @staticmethod
     def patch(point):
-        """Lets the process die at a point of `_save_checkpoint`. Called in the child only."""
+        """Kill the process at a point of `_save_checkpoint`. Called only in the child."""
         if point == "after the weights":
             RecordingTrainer._save_optimizer_and_scheduler = die
         elif point == "in the middle of our state":
@@ -261,7 +261,7 @@ class TestKilledWhileWriting:
 
 
 class TestAlgorithms:
-    """`AlgorithmTrainer` shares all of that."""
+    """The same for `AlgorithmTrainer`."""
 
     RUN = dict(max_steps=8, save_strategy="steps", save_steps=3)
 

@@ -1,9 +1,9 @@
 """
-What `SpiralTrainer` really trains on, seen in real runs of a tiny model.
+Training data of `SpiralTrainer`, in runs of a tiny model.
 
-Promises that are checked here: the loss scores exactly the tokens that were sampled, and only the policy's; advantages
-are ours, row by row; a batch has as many rows as were asked for; no game is preferred for being short; evaluation
-changes nothing; what is logged can be counted again from the episodes.
+Promises that are checked here: the loss uses exactly the sampled tokens of the policy; advantages are ours, row by
+row; a batch has the requested number of rows; short games are not preferred; evaluation changes nothing; metrics can
+be recomputed from the episodes.
 """
 
 import logging
@@ -36,12 +36,12 @@ def direct_logprobs(model, prompt, completion, temperature):
 
 
 def rounded(numbers):
-    """As float32 has them, to four decimals."""
+    """Round to four decimals in float32."""
     return tuple(round(number, 4) for number in torch.tensor(numbers, dtype=torch.float32).tolist())
 
 
 class ProbingTrainer(RecordingTrainer):
-    """Looks at every fresh generation batch as the loss is about to see it: shuffled, split and padded."""
+    """Checks every new generation batch in the form that the loss uses: shuffled, split and padded."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -198,7 +198,7 @@ class TestWhatTheLossScores:
 
 
 def advantages_of(trainer, batch=None):
-    """(episode, seat, turn, advantage) of every trained turn; of those rows of a batch that were played for it."""
+    """Yield (episode, seat, turn, advantage) of every trained turn, without rows of earlier batches."""
     batches = trainer.batches if batch is None else [trainer.batches[batch]]
     played = {episode.counter: episode for _, episodes, _ in batches for episode in episodes}
     taken = Counter()  # rows of a game come in playing order, and no two turns need differ
@@ -332,7 +332,7 @@ class TestMetrics:
 
 
 class Rival(RandomPlayer):
-    """A random player whose turns carry tokens, as those of another model would."""
+    """A random player whose turns have tokens, like those of another model."""
 
     TOKENS = (5, 6, 7)
 

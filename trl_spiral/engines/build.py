@@ -22,6 +22,7 @@ from trl_spiral.engines.http.openai import BUDGETS, EndpointEngine
 from trl_spiral.engines.local.second_copy import FrozenCopy
 from trl_spiral.engines.local.transformers import TransformersEngine, generation_config
 from trl_spiral.engines.policies import Router, SwappingEngine
+from trl_spiral.extras import require_extra
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, PoolSettings
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER
@@ -266,6 +267,8 @@ def _load(path: str, tokenizer: str, device: Any) -> tuple[Any, Any]:
     try:
         adapter = find_adapter_config_file(path)
         base = json.loads(Path(adapter).read_text())["base_model_name_or_path"] if adapter else None
+        if base:
+            require_extra("peft", "Loading a LoRA adapter")
         # `AutoModelForCausalLM` would load an adapter onto its base, but not as a PEFT model.
         model = AutoModelForCausalLM.from_pretrained(base or path)
         if base:

@@ -291,9 +291,10 @@ class _Table:
                 turn = answer
                 continue
             if not isinstance(answer, Request):
+                game, kind = ask.observation.game, type(answer).__name__
                 raise TypeError(
-                    f"Player {ask.player.name!r} returned a {type(answer).__name__} in {ask.observation.game}. A player"
-                    " must return a `Turn` or a `Request`; to resign, return `Turn(action=None)`."
+                    f"Player {ask.player.name!r} returned a {kind} in {game}. A player must return a `Turn` or a "
+                    "`Request`; to resign, return `Turn(action=None)`."
                 )
             if self.engine is None:
                 raise ValueError(
