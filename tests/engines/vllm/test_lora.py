@@ -240,50 +240,54 @@ class TestLoadingIntoAServer:
 
 
 class TestRanks:
-    """What the others do when the first cannot load adapters into the server that they share."""
+    """Two ranks share a server, into which rank 0 loads adapters."""
 
     @pytest.fixture
-    def serve(self, make, tmp_path, monkeypatch):
-        """`serve` as a rank calls it, after what it would be told; what it has told others."""
+    def serve(self, tmp_path, monkeypatch):
+        """Call `serve` as rank 0, or as rank 1 with the items that rank 0 has gathered before."""
         sent = []
 
-        def serve(is_main_process, told=None):
-            def broadcast(objects, from_process):
-                if is_main_process:
-                    sent.append(list(objects))
-                else:
-                    objects[:] = told
+        def serve(rank):
+            steps = iter(list(sent))
 
-            monkeypatch.setattr("trl_spiral._trl.vllm_generation.broadcast_object_list", broadcast)
+            def gather(self, items):
+                if rank == 0:
+                    sent.append(items)
+                    return items
+                return [*next(steps), *items]
+
+            monkeypatch.setattr("trl_spiral.distributed.AllRanks.gather", gather)
+            monkeypatch.setattr(
+                "trl_spiral.distributed.PartialState", lambda: SimpleNamespace(is_main_process=rank == 0)
+            )
             generation = SimpleNamespace(
-                accelerator=SimpleNamespace(is_main_process=is_main_process),
-                policy_adapter=tmp_path,
-                _find_boot_id=lambda: "1",
-                server_base_url="http://nowhere",
+                policy_adapter=tmp_path, _find_boot_id=lambda: "1", server_base_url="http://nowhere"
             )
             return SpiralVLLMGeneration.serve(generation, {})
 
-        serve.sent = sent
         return serve
 
-    def test_stop_with_its_reason(self, serve, monkeypatch):
+    def test_stop_with_the_error_of_rank_zero(self, serve, monkeypatch):
         def refuse(base_url, folders):
             raise RuntimeError("The server has no room.")
 
         monkeypatch.setattr("trl_spiral._trl.vllm_generation.load_into_server", refuse)
         with pytest.raises(RuntimeError, match=r"^The server has no room\.$"):
-            serve(is_main_process=True)
-        (told,) = serve.sent
+            serve(rank=0)
         with pytest.raises(RuntimeError, match="Rank 0 has failed, .*: RuntimeError: The server has no room"):
-            serve(is_main_process=False, told=told)
+            serve(rank=1)
 
-    def test_go_on_with_what_it_found(self, serve, monkeypatch):
-        monkeypatch.setattr(
-            "trl_spiral._trl.vllm_generation.load_into_server", lambda base_url, folders: {"policy": "name"}
-        )
-        first = serve(is_main_process=True)
+    def test_get_the_result_of_rank_zero(self, serve, monkeypatch):
+        loaded = []
 
-        assert serve(is_main_process=False, told=serve.sent[0]) == first == {"policy": "name"}
+        def load(base_url, folders):
+            loaded.append(base_url)
+            return {"policy": "name"}
+
+        monkeypatch.setattr("trl_spiral._trl.vllm_generation.load_into_server", load)
+
+        assert serve(rank=0) == serve(rank=1) == {"policy": "name"}
+        assert loaded == ["http://nowhere"]
 
 
 class TestBeforeTraining:
