@@ -90,12 +90,12 @@ class TestConnections:
                 assert engine.poll(0.01) == []
             server.gate.set()
             drain(engine, 256)
-            connections = engine._client.connections
+            connections = engine.client.connections
             for ticket in range(8):
                 engine.add(ticket, request(seed=ticket))
                 engine.step()
 
-            assert connections == engine._client.connections == 256
+            assert connections == engine.client.connections == 256
 
     def test_answers_are_not_logged(self, caplog):
         # The level at which the library logs each request and its headers.

@@ -213,7 +213,7 @@ class TestTrouble:
         assert failed(endpoint) == {"rubbish": 3}
 
     def test_a_reply_after_the_timeout_is_lost(self, server, make):
-        engine = make(timeout=0.05, max_in_flight=1)
+        engine = make(timeout=0.5, max_in_flight=1)
         server.gate.clear()
 
         # The first does not delay the second, which uses the same slot.
@@ -515,7 +515,7 @@ class TestKey:
         assert "no [key]" in caplog.text
         shown = f"{caplog.text}{''.join(traceback.format_exception(error.value))}"
         shown += f"{error.getrepr(style='long', showlocals=True)}{endpoint!r}{endpoint.state_dict()}"
-        shown += f"{vars(endpoint)}{vars(endpoint._attempts)}{vars(endpoint._client)}{endpoint.metrics()}"
+        shown += f"{vars(endpoint)}{vars(endpoint._attempts)}{vars(endpoint.client)}{endpoint.metrics()}"
         assert KEY not in shown
 
     @pytest.mark.parametrize(
@@ -536,7 +536,7 @@ class TestKey:
         assert ask(endpoint)[0].finish_reason == "lost"
         endpoint.metrics()
         assert len(caplog.records) == 1
-        assert KEY not in f"{caplog.text}{vars(endpoint._attempts)}{vars(endpoint._client)}"
+        assert KEY not in f"{caplog.text}{vars(endpoint._attempts)}{vars(endpoint.client)}"
 
     @pytest.mark.parametrize(
         ("status", "answer"), [(200, {"a": "x" * 183 + KEY}), (500, {"error": {"message": "x" * 490 + KEY}})]

@@ -19,7 +19,7 @@ class HTTPEngine(ABC):
     _path: str
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.client = client
         self._waiting: dict[int, tuple[Request, Future[Any]]] = {}
         self._answers: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
         self._requests = self._retries = self._new_tokens = self._takes = self._in_flight = 0
@@ -32,7 +32,7 @@ class HTTPEngine(ABC):
             ValueError: If the server cannot answer it.
         """
         body = json.dumps(self._body(request)).encode()
-        future = self._client.submit(lambda: self._answer(body))
+        future = self.client.submit(lambda: self._answer(body))
         self._waiting[ticket] = request, future
         self._requests += 1
         future.add_done_callback(lambda done: self._answers.put((ticket, done)))
@@ -79,7 +79,7 @@ class HTTPEngine(ABC):
 
         `requests`, `retries`, `new_tokens` and `in_flight` (mean requests in flight whenever answers were taken).
         """
-        retries = self._client.retries
+        retries = self.client.retries
         metrics = {
             "requests": float(self._requests),
             "retries": float(retries - self._retries),
@@ -93,7 +93,7 @@ class HTTPEngine(ABC):
     def close(self) -> None:
         """Close all connections and end the thread."""
         self._waiting.clear()
-        self._client.close()
+        self.client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +115,7 @@ class HTTPEngine(ABC):
 
     def bad_answer(self, problem: str, way_out: str) -> BadAnswer:
         """Return the error for an answer of the wrong form."""
-        return BadAnswer(f"{self._client.base_url}{self._path} answered {problem}. {way_out}")
+        return BadAnswer(f"{self.client.base_url}{self._path} answered {problem}. {way_out}")
 
     def only_choice(self, answer: Any) -> dict[str, Any]:
         """

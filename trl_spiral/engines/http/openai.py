@@ -216,9 +216,9 @@ class EndpointEngine(HTTPEngine):
         """
         try:
             # The key is removed before any part of an answer is shown or stored.
-            answer = json.loads(self._client.without_key(json.dumps(json.loads(content))))
+            answer = json.loads(self.client.without_key(json.dumps(json.loads(content))))
         except (ValueError, RecursionError):
-            raise self.bad_answer(f"with invalid JSON: {self._client.message(content)!r}", _CHECK_ENDPOINT) from None
+            raise self.bad_answer(f"with invalid JSON: {self.client.message(content)!r}", _CHECK_ENDPOINT) from None
         choice = self.only_choice(answer)
         message, reason = choice.get("message"), choice.get("finish_reason")
         text = message.get("content") if isinstance(message, dict) else None

@@ -116,23 +116,23 @@ class ServerEngine(HTTPEngine):
             if instance := info["vllm_config"]["instance_id"]:
                 return str(instance)
         raise BadAnswer(
-            f"The server at {self._client.base_url} reports neither its start time (`/metrics`) nor the name of its "
+            f"The server at {self.client.base_url} reports neither its start time (`/metrics`) nor the name of its "
             "instance (`/server_info`), so a restart would not be detected. Start vLLM with `VLLM_SERVER_DEV_MODE=1` "
             "and with its statistics on."
         )
 
     def _get(self, path: str) -> bytes:
-        return self._client.submit(lambda: self._fetch(path)).result()
+        return self.client.submit(lambda: self._fetch(path)).result()
 
     def _check_boot(self) -> None:
         """Raise `WeightsLost` if the server has restarted. Called before any of the answers taken is used."""
-        connections = self._client.connections
+        connections = self.client.connections
         if self.boot is None or connections == self._checked_connections:
             return
         # Asked after the answers have arrived: if the server is still the same now, it was the same before.
         if (found := self.boot_id()) != self.boot:
             raise WeightsLost(
-                f"The server at {self._client.base_url} has restarted (boot {found}, expected {self.boot}), so it no "
+                f"The server at {self.client.base_url} has restarted (boot {found}, expected {self.boot}), so it no "
                 "longer holds the weights that were sent. Send them again."
             )
         self._checked_connections = connections
@@ -141,7 +141,7 @@ class ServerEngine(HTTPEngine):
         if request.policy != POLICY and request.policy not in self.adapters:
             held = ", ".join(map(repr, sorted({POLICY, *self.adapters})))
             raise ValueError(
-                f"A request names the policy {request.policy!r}, and the server at {self._client.base_url} holds "
+                f"A request names the policy {request.policy!r}, and the server at {self.client.base_url} holds "
                 f"{held}. Route it to another engine."
             )
         if not request.prompt_ids:
@@ -166,22 +166,22 @@ class ServerEngine(HTTPEngine):
         with suppress(ValueError, KeyError, TypeError, IndexError):
             if isinstance(name := json.loads(self._get("/v1/models"))["data"][0]["id"], str):
                 return name
-        raise BadAnswer(f"{self._client.base_url}/v1/models lists no model. Look whether it is a vLLM server.")
+        raise BadAnswer(f"{self.client.base_url}/v1/models lists no model. Look whether it is a vLLM server.")
 
     async def _answer(self, body: bytes) -> Any:
-        async with self._client.slots:
+        async with self.client.slots:
             content = await self._fetch(self._path, body)
         try:
             return json.loads(content)
         except ValueError:
             raise BadAnswer(
-                f"{self._client.base_url}{self._path} answered with invalid JSON: {self._client.message(content)!r}. "
+                f"{self.client.base_url}{self._path} answered with invalid JSON: {self.client.message(content)!r}. "
                 "Look whether the address is that of an OpenAI-compatible server."
             ) from None
 
     async def _fetch(self, path: str, body: bytes | None = None) -> bytes:
         """Return the content at a path, with retries until patience ends."""
-        client, delay, failing_since = self._client, _FIRST_DELAY, math.inf
+        client, delay, failing_since = self.client, _FIRST_DELAY, math.inf
         while True:
             try:
                 status, content, _ = await client.exchange(path, body)
