@@ -227,7 +227,7 @@ class TestRefusals:
     def test_of_fsdp_suggest_vllm(self, model_dir, tmp_path, monkeypatch):
         settings = config(tmp_path)
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-        with pytest.raises(ValueError, match="FSDP shards the weights .* Generate with vLLM: `use_vllm=True`"):
+        with pytest.raises(ValueError, match="FSDP shards the weights.* Generate with vLLM: `use_vllm=True`"):
             SpiralTrainer(model_dir, settings)
 
     def test_of_constrained_moves_name_the_game(self):
