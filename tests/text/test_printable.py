@@ -22,7 +22,7 @@ from trl_spiral import EndpointEngine
 from trl_spiral.callbacks import LiveCallback
 from trl_spiral.callbacks.progress import progress_line
 from trl_spiral.cli import main
-from trl_spiral.cli.play import Aloud, ending_in_words
+from trl_spiral.cli.play import ShownPlayer, ending_sentence
 from trl_spiral.cli.tournament import standing_table, standings
 from trl_spiral.engines.http.client import BadAnswer, ServerLost
 from trl_spiral.engines.http.vllm_server import ServerEngine
@@ -77,7 +77,7 @@ def episode(text=HOSTILE, ending=Ending.FINISHED, **changes):
 class TestTerminal:
     @pytest.mark.parametrize("ending", Ending)
     def test_the_ending_of_a_game_is_one_line(self, ending):
-        output = ending_in_words(episode(ending=ending), 1)
+        output = ending_sentence(episode(ending=ending), 1)
 
         assert unsafe(output) == []
         assert "\n" not in output
@@ -90,7 +90,7 @@ class TestTerminal:
         name = "Evil\x1b[2J\n# Forged\u202e"
         with sandbox:
             (outcome,) = sandbox.run([Job(f"raise type({name!r}, (Exception,), {{}})()")])
-        output = ending_in_words(episode(detail=f"the program failed: {outcome.error}"), 0)
+        output = ending_sentence(episode(detail=f"the program failed: {outcome.error}"), 0)
 
         assert "Evil" in output
         assert unsafe(output) == []
@@ -103,7 +103,7 @@ class TestTerminal:
         )
         HumanPlayer(lines=io.StringIO("[4]\n"), screen=screen).ask(observation)
         other = SimpleNamespace(name=HOSTILE, ask=lambda _: Turn(action=HOSTILE, text=f"I think {HOSTILE}"))
-        Aloud(other, at_once=True, screen=screen).ask(observation)
+        ShownPlayer(other, at_once=True, screen=screen).ask(observation)
 
         assert unsafe(screen.getvalue()) == []
         assert [line for line in screen.getvalue().split("\n") if " plays " in line] != []
