@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.faulty_proxy import faulty_proxy
 from tests.helpers.vllm_server import vllm_server
-from tests.training.test_two_ranks import SCRIPT, Launched, launch
+from tests.training.test_two_ranks import SCRIPT, Launched, launch_interpreters
 
 
 pytestmark = pytest.mark.vllm
@@ -43,7 +43,7 @@ def run(folder, model, proxy, **changes):
     )
     settings = dict(name="run", model=model, games=GAMES, config={**config, **changes})
     (folder / "run.json").write_text(json.dumps([settings]))
-    return launch(SCRIPT, folder / "run.json"), time.monotonic()
+    return launch_interpreters(SCRIPT, folder / "run.json"), time.monotonic()
 
 
 class Clock:
