@@ -5,22 +5,30 @@ The model learns by imitation until it mostly writes legal moves: games of one t
 are about untouched.
 """
 
-import os
-
-
-# Before torch is imported by anybody: one thread is fastest for a model this small, and its sums have one order.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
+import functools
+import gc
+import importlib.metadata
 import importlib.util
+import os
 import random
 import sys
 from pathlib import Path
 
 import pytest
 
+
+# accelerate and TRL read the metadata of packages again for each trainer and each model card. This is a tenth of a run.
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+
+# Until the tests begin, nothing but libraries and tests are made, and all of them stay.
+gc.disable()
+
+# Before torch is imported by anybody: one thread is fastest for a model this small, and its sums have one order.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 HAS_VLLM = all(importlib.util.find_spec(name) for name in ("vllm", "vllm_on_cpu"))
 NEEDS_VLLM = "needs vLLM and tests/vllm_cpu/plugin"
@@ -33,6 +41,13 @@ if HAS_VLLM:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine in our own process, as TRL loads weights
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def pytest_collection_finish(session):
+    """Take modules out of garbage collection. A trainer collects all garbage before it trains, and looks at every object."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -192,6 +207,26 @@ def vllm_model_dir(tokenizer, seen, tmp_path_factory) -> str:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture
+def players_in_forks(monkeypatch):
+    """Let `make_tiny_player` work in a fork instead of a new interpreter."""
+    import subprocess
+
+    from tests.helpers import forks
+
+    run = subprocess.run
+
+    def run_or_fork(command, *arguments, check=False, env=None, **keywords):
+        if command[:2] != [sys.executable, "-m"]:
+            return run(command, *arguments, check=check, env=env, **keywords)
+        done = forks.run(command, env=env)
+        if check and done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        return done
+
+    monkeypatch.setattr(subprocess, "run", run_or_fork)
 
 
 @pytest.fixture

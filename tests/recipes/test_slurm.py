@@ -210,6 +210,7 @@ class TestSlurmScript:
 
         assert cluster("--nodes=2", "recipes/spiral.slurm", "recipes/spiral_ttt.py").returncode == 3
 
+    @pytest.mark.slow
     def test_two_nodes_meet_and_take_a_step_together(self, cluster, tmp_path, monkeypatch):
         results = tmp_path / "results"
         results.mkdir()

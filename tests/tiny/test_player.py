@@ -115,11 +115,13 @@ class TestTinyPlayer:
         assert len(prompt) <= 24
         assert len(renderer.reply("\\boxed{[4]}")) == 2
 
-    def test_a_move_is_one_token_in_every_game_it_knows(self, tmp_path):
+    def test_a_move_is_one_token_in_every_game_it_knows(self, players_in_forks, tmp_path):
         from transformers import AutoTokenizer
 
         games = ("TicTacToe-v0", "Kuhn-v0", "SimpleNegotiation-v2")
-        player = make_tiny_player(TinyPlayerRecipe(**{**QUICK, "batch_size": 800, "games": games}), cache_dir=tmp_path)
+        player = make_tiny_player(
+            TinyPlayerRecipe(**{**QUICK, "steps": 1, "batch_size": 1500, "games": games}), cache_dir=tmp_path
+        )
         renderer = PromptRenderer(AutoTokenizer.from_pretrained(player))
 
         # With its end. An offer is its two amounts, its two resources and a bracket.
