@@ -1,7 +1,5 @@
 """Models from disk or the Hub that answer without a trainer: when their replies end, and which weights write them."""
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +8,7 @@ from accelerate.utils import is_peft_model
 from peft import PeftModel
 from transformers import AutoTokenizer, GenerationConfig, Qwen3ForCausalLM
 
+from tests.helpers import forks
 from tests.helpers.hub_server import HubServer
 from tests.helpers.lora_policies import lora_model
 from trl_spiral.engines.load import saved_player
@@ -70,16 +69,13 @@ class TestWeights:
 
     def test_of_an_adapter_on_the_hub_stand_on_its_base(self, adapter, tmp_path):
         script = (
-            "import sys\nfrom huggingface_hub import HfApi\nfrom test_saved import reply_of\n"
+            "import sys\nfrom huggingface_hub import HfApi\nfrom tests.engines.test_load import reply_of\n"
             "HfApi().create_repo('tester/adapter')\n"
             "HfApi().upload_folder(repo_id='tester/adapter', folder_path=sys.argv[1])\n"
             "print(*reply_of('tester/adapter')[0].completion_ids)\n"
         )
         with HubServer() as hub:
-            environment = hub.environment(tmp_path) | {"PYTHONPATH": os.path.dirname(__file__)}
-            done = subprocess.run(
-                [sys.executable, "-c", script, str(adapter)], env=environment, capture_output=True, text=True
-            )
+            done = forks.run([sys.executable, "-c", script, adapter], env=hub.environment(tmp_path))
 
         assert done.returncode == 0, done.stderr
         assert list(map(int, done.stdout.split())) == list(reply_of(adapter)[0].completion_ids)

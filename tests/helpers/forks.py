@@ -2,8 +2,8 @@
 Commands of Python in forks of the test's process: `subprocess.run` and `subprocess.Popen` without new interpreters.
 
 An interpreter that imports torch, transformers and TRL needs several seconds; a fork has them. A fork differs from a new
-interpreter where modules read the environment when they are imported, and in the seed of string hashes. Tests of these,
-and one test of each kind of start, run a real interpreter.
+interpreter in the seed of string hashes, and where modules read the environment when they are imported (huggingface_hub
+reads it again). Tests of these, and one test of each kind of start, run a real interpreter.
 """
 
 import atexit
@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import fcntl
 import gc
+import importlib
 import logging
 import os
 import runpy
@@ -36,7 +37,7 @@ def run(
     timeout: float = 300.0,
 ) -> subprocess.CompletedProcess[str]:
     """
-    Run `python SCRIPT ARGUMENTS…` or `python -m MODULE ARGUMENTS…` in a fork, as `subprocess.run` with captured output.
+    Run `python SCRIPT …`, `python -m MODULE …` or `python -c CODE …` in a fork, as `subprocess.run` with captured output.
 
     Raises:
         subprocess.TimeoutExpired: If the command is still running after `timeout` seconds. Then it is killed.
@@ -188,6 +189,12 @@ def _be_a_new_interpreter(env: Mapping[str, str]) -> None:
     chosen = dict(env)
     os.environ.clear()
     os.environ.update(chosen)
+    if "huggingface_hub" in sys.modules:  # it reads the environment when it is imported
+        from huggingface_hub import close_session, constants, hf_api
+
+        importlib.reload(constants)
+        hf_api.api.endpoint = constants.ENDPOINT
+        close_session()
     forget_states()
 
 
@@ -196,7 +203,7 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 
 def _run_command(words: list[str]) -> None:
-    """Run `SCRIPT ARGUMENTS…` or `-m MODULE ARGUMENTS…`, and what is due at the end of an interpreter."""
+    """Run `SCRIPT …`, `-m MODULE …` or `-c CODE …`, and what is due at the end of an interpreter."""
     try:
         if words[0] == "-m":
             sys.argv = words[1:]
@@ -204,6 +211,9 @@ def _run_command(words: list[str]) -> None:
                 _launch()
             else:
                 runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        elif words[0] == "-c":
+            sys.argv, sys.modules["__main__"] = ["-c", *words[2:]], types.ModuleType("__main__")
+            exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
         else:
             sys.argv = words
             sys.path.insert(0, str(Path(words[0]).resolve().parent))

@@ -3,13 +3,13 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import forks
 from tests.helpers.hub_server import HubServer
 from trl_spiral import OpponentPool
 from trl_spiral.opponents import Played, pool
@@ -473,9 +473,7 @@ except Exception as error:
 """
         made.save()
         with HubServer() as hub:
-            done = subprocess.run(
-                [sys.executable, "-c", code], env=hub.environment(tmp_path), capture_output=True, text=True
-            )
+            done = forks.run([sys.executable, "-c", code], env=hub.environment(tmp_path))
             files = set(hub.repos["someone/player"])
 
         assert done.returncode == 0, done.stderr

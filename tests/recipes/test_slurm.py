@@ -229,10 +229,8 @@ class TestSlurmScript:
 
 
 TRAIN = """
-import sys
-sys.path.insert(0, {tests!r})
 from pathlib import Path
-import training_runs
+from tests.helpers import training_runs
 from trl import TrlParser
 from trl_spiral import SpiralConfig
 
@@ -302,7 +300,7 @@ class TestPreemption:
     def test_a_requeued_run_equals_one_that_was_never_stopped(self, submit, cluster, model_dir, tmp_path, monkeypatch):
         cluster.command("accelerate", "from accelerate.commands.accelerate_cli import main\nmain()")
         script = tmp_path / "train.py"
-        script.write_text(TRAIN.format(tests=str(Path(__file__).parents[1]), model=model_dir))
+        script.write_text(TRAIN.format(model=model_dir))
         monkeypatch.setenv("FAKE_JOB_ID", str(free_job_id()))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
