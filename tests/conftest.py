@@ -184,29 +184,39 @@ def tokenizer(seen):
 
 
 @pytest.fixture(scope="session")
-def model_dir(tokenizer, seen, tmp_path_factory) -> str:
-    """A folder that holds the tiny model and its tokenizer."""
+def made_once(tokenizer, seen, tmp_path_factory):
+    """Make a folder with a tiny model and its tokenizer, one for all workers of pytest-xdist."""
     import torch
+    from filelock import FileLock
 
     torch.set_num_threads(1)
-    folder: Path = tmp_path_factory.mktemp("model")
-    model = imitate(make_model(tokenizer), tokenizer, seen)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    root: Path = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def make(name: str, **shape: int) -> str:
+        folder = root / name
+        with FileLock(root / f"{name}.lock"):
+            if not folder.exists():
+                made = tmp_path_factory.mktemp(name)
+                imitate(make_model(tokenizer, **shape), tokenizer, seen).save_pretrained(made)
+                tokenizer.save_pretrained(made)
+                made.rename(folder)
+        return str(folder)
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def vllm_model_dir(tokenizer, seen, tmp_path_factory) -> str:
-    """As `model_dir`, with the smallest heads that vLLM's attention on a CPU takes."""
-    import torch
+def model_dir(made_once) -> str:
+    """A folder that holds the tiny model and its tokenizer."""
+    return made_once("model")
 
-    torch.set_num_threads(1)
-    folder: Path = tmp_path_factory.mktemp("vllm-model")
-    model = imitate(make_model(tokenizer, head_dim=32), tokenizer, seen)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+
+@pytest.fixture(scope="session")
+def vllm_model_dir(made_once) -> str:
+    """As `model_dir`, with the smallest heads that vLLM's attention on a CPU takes."""
+    return made_once("vllm-model", head_dim=32)
 
 
 @pytest.fixture
