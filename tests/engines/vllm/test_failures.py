@@ -7,7 +7,6 @@ import time
 import pytest
 
 from tests.helpers.faulty_proxy import faulty_proxy
-from tests.helpers.vllm_server import vllm_server
 from tests.training.test_two_ranks import SCRIPT, Launched, launch_interpreters
 
 
@@ -18,12 +17,6 @@ GAMES = ("TicTacToe-v0", "Sum-v0")
 PATIENCE = 60
 # Rows of a batch on both ranks, and by and large the completions for it.
 BATCH = 32
-
-
-@pytest.fixture(scope="module")
-def server(vllm_model_dir):
-    with vllm_server(vllm_model_dir) as server:
-        yield server
 
 
 @pytest.fixture
