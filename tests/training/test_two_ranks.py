@@ -9,7 +9,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -42,12 +41,6 @@ def command(*arguments):
 def launch(*arguments):
     """Run a script on two ranks."""
     return forks.run(command(*arguments), env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
-
-
-def launch_interpreters(*arguments):
-    """The same, with new interpreters. For vLLM, whose engines do not survive a fork."""
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=env, timeout=300)
 
 
 class Launched:

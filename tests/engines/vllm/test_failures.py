@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.helpers.faulty_proxy import faulty_proxy
-from tests.training.test_two_ranks import SCRIPT, Launched, launch_interpreters
+from tests.training.test_two_ranks import SCRIPT, Launched, launch
 
 
 pytestmark = pytest.mark.vllm
@@ -27,6 +27,10 @@ def proxy(server):
 
 def run(folder, model, proxy, **changes):
     """Two ranks, eight steps, two batches."""
+    import vllm_on_cpu.trainer  # noqa: F401  # here, and not in each fork
+
+    import tests.helpers.training_runs  # noqa: F401
+
     config = dict(
         output_dir=str(folder / "run"),
         use_vllm=True,
@@ -36,7 +40,7 @@ def run(folder, model, proxy, **changes):
     )
     settings = dict(name="run", model=model, games=GAMES, config={**config, **changes})
     (folder / "run.json").write_text(json.dumps([settings]))
-    return launch_interpreters(SCRIPT, folder / "run.json"), time.monotonic()
+    return launch(SCRIPT, folder / "run.json"), time.monotonic()
 
 
 class Clock:

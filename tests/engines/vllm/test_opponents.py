@@ -354,7 +354,7 @@ class TestTwoRanks:
         import json
         from pathlib import Path
 
-        from tests.training.test_two_ranks import launch_interpreters
+        from tests.training.test_two_ranks import launch
 
         def run(folders, adapters, **options):
             settings = dict(
@@ -364,9 +364,7 @@ class TestTwoRanks:
                 options=dict(use_vllm=True, vllm_max_model_length=1024, **options),
             )
             (tmp_path / "settings.json").write_text(json.dumps(settings))
-            done = launch_interpreters(
-                Path(__file__).parents[2] / "helpers/run_constant_policies.py", tmp_path / "settings.json"
-            )
+            done = launch(Path(__file__).parents[2] / "helpers/run_constant_policies.py", tmp_path / "settings.json")
             assert done.returncode == 0, done.stderr
             return [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
 

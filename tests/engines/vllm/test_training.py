@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.test_two_ranks import Launched, launch_interpreters
+from tests.training.test_two_ranks import Launched, launch
 
 
 pytestmark = pytest.mark.vllm
@@ -163,7 +163,7 @@ class TestTensorParallelism:
         (tmp_path / "run.json").write_text(
             json.dumps([dict(name="run", model=vllm_model_dir, games=GAMES, config=config)])
         )
-        done = launch_interpreters(SCRIPT, tmp_path / "run.json")
+        done = launch(SCRIPT, tmp_path / "run.json")
 
         assert done.returncode == 0, done.stderr
         ran = Launched(tmp_path, "run")
