@@ -14,12 +14,15 @@ import random
 import sys
 from pathlib import Path
 
+import jinja2
 import pytest
 
 
-# accelerate and TRL read the metadata of packages again for each trainer and each model card. This is a tenth of a run.
+# accelerate and TRL read the metadata of packages again for each trainer, and compile the model card for each checkpoint.
+# This is a quarter of a small run.
 importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 importlib.metadata.version = functools.cache(importlib.metadata.version)
+jinja2.Environment.compile = functools.cache(jinja2.Environment.compile)
 
 # Until the tests begin, nothing but libraries and tests are made, and all of them stay.
 gc.disable()
