@@ -219,9 +219,7 @@ def _run_command(words: list[str]) -> None:
             sys.path.insert(0, str(Path(words[0]).resolve().parent))
             runpy.run_path(words[0], run_name="__main__")
     finally:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
+        threading._shutdown()
         atexit._run_exitfuncs()
 
 
