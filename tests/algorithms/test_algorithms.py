@@ -41,12 +41,6 @@ RUNS = {
     "rloo, adapted": dict(algorithm="rloo", temperature=0.9, temperature_ref_std=0.4),
 }
 
-# One of each way in which ranks share what they have. The slow tests compare all.
-SHARED = {
-    *("grpo, each completion and kl", "dr_grpo", "gpg, two batches", "gpg, adapted"),
-    *("reinforce, batch", "reinforce, ema", "reinforce, tokens", "rloo"),
-}
-
 # Which of the four groups of each batch are useful; the last batch is never asked for.
 USEFUL = [[0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1]]
 RESAMPLED = dict(algorithm="gpg", gpg_min_useful=0.6, max_steps=1)
@@ -166,13 +160,10 @@ class TestGradients:
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(request, model_dir, tmp_path_factory):
-    """The folder with the gradients of two ranks, from one launch for all tests that were selected."""
+def on_two_ranks(model_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two_ranks")
-    selected = [item for item in request.session.items if item.cls is TestTwoRanks and hasattr(item, "callspec")]
-    chosen = {item.callspec.params["name"]: RUNS[item.callspec.params["name"]] for item in selected}
-    chosen["resampled"] = {**RESAMPLED, "rewards": rewards_of(USEFUL)}
-    runs = [dict(name=name, model=model_dir, world_size=2, **run) for name, run in chosen.items()]
+    resampled = {"resampled": {**RESAMPLED, "rewards": rewards_of(USEFUL)}}
+    runs = [dict(name=name, model=model_dir, world_size=2, **run) for name, run in {**RUNS, **resampled}.items()]
     (folder / "runs.json").write_text(json.dumps(runs))
     done = run_on_ranks(algorithm_runs.main, folder / "runs.json")
 
@@ -181,9 +172,7 @@ def on_two_ranks(request, model_dir, tmp_path_factory):
 
 
 class TestTwoRanks:
-    @pytest.mark.parametrize(
-        "name", [name if name in SHARED else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
-    )
+    @pytest.mark.parametrize("name", RUNS)
     def test_have_the_gradients_of_one(self, name, model_dir, on_two_ranks):
         # Each rank has two of the four groups: B and M, the means and the deviations are of the whole batch.
         check_gradients(model_dir, name, torch.load(on_two_ranks / f"{name}.pt"))

@@ -175,12 +175,12 @@ def _be_a_new_interpreter(env: Mapping[str, str]) -> None:
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    # As a main thread that holds nothing of pytest's: no log is captured, and no warning is an error.
+    # No log is captured, and no warning is an error.
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         for handler in getattr(logger, "handlers", ())[:]:
             if type(handler) is logging.StreamHandler:
                 handler.stream = sys.stderr
-            elif logger is logging.root:
+            else:
                 logger.removeHandler(handler)
     warnings.resetwarnings()
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
