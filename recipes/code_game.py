@@ -2,47 +2,59 @@
 # dependencies = ["trl-spiral[peft]"]
 # ///
 """
-A language model writes programs whose output it can tell and its other self cannot, and guesses what such programs print.
+Train a language model on the code game by self-play: one seat writes a program, the other predicts its output.
 
-On a laptop, without arguments: makes a tiny player on the spot, which speaks a small language of programs (games/small_programs.py),
-knows its easy ones by heart and guesses at the others; lets it play both seats of the code game against itself; and prints how
-each seat does against the untrained player, before and after. Within 15 minutes on two cores, no GPU, no network. Programs run
-in a sandbox, which needs Linux: `trl-spiral doctor` tells whether this machine has what it takes.
+Without arguments, the recipe runs on a laptop. It makes a tiny player that writes small programs
+(`trl_spiral/games/random_programs.py`), knows the output of easy ones and guesses the rest. It trains the player by
+self-play and prints the scores of each seat against the untrained player, before and after. This takes up to 15
+minutes on two cores, without GPU or network. Programs run in a sandbox, which needs Linux: `trl-spiral doctor` checks
+this machine.
 
     accelerate launch recipes/code_game.py
 
-Against a guesser that stays as it was, the generator alone is trained, and need not know what its programs print:
+With a frozen guesser, only the generator is trained, and its own predictions do not count:
 
     accelerate launch recipes/code_game.py --games CodeGame-v0-frozen
 
-At full size, with LoRA (not run by us):
+At full size, with LoRA (never run):
 
     accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/code_game.py \
         --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct
 
-What to expect, and why the laptop's settings are what they are: recipes/README.md.
+Expected results and the reasons for the settings: recipes/README.md.
 """
 
 import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import Opponents, SpiralConfig, SpiralTrainer
-from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.games import get_game
+from trl_spiral import (
+    MatchCallback,
+    Opponents,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    build_opponents,
+    check_reference,
+    check_vllm,
+    explicit,
+    get_game,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 from trl_spiral.games.code_game import FROZEN, NAME
-from trl_spiral.machine import explicit, is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.opponents import invite
-from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
 
 
-GAMES = 500  # played in each seat at each evaluation: a score is then known to about 0.09
+GAMES = 500  # per seat and evaluation: the 95% interval of a score is about ±0.09
 
 BOTH = dict(
-    # A guesser that runs out of tokens loses, but by the other seat's length rather than its wit: nothing to learn from.
+    # A guesser that runs out of tokens loses, but the other seat did nothing to win: do not train on that win.
     winner_learns_from_forfeit=False,
 )
 
@@ -52,15 +64,15 @@ LAPTOP = dict(
     games=[NAME],
     use_cpu=True,
     bf16=False,
-    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    gradient_checkpointing=False,  # 0.2M parameters fit in memory
     max_steps=80,
     per_device_train_batch_size=128,
     steps_per_generation=2,
     num_iterations=1,
-    max_completion_length=40,  # the longest of the small programs, its output and the end of turn are 32 tokens
+    max_completion_length=40,  # the longest small program, its output and the end of turn are 32 tokens
     learning_rate=5e-4,
     warmup_steps=5,
-    # Keeps programs readable and the guesser's mind on all kinds of them, while the reference follows: see spiral_kuhn.py.
+    # KL to a moving reference (see spiral_kuhn.py): programs stay readable, the guesser keeps up with all kinds.
     beta=0.05,
     sync_ref_model=True,
     ref_model_mixup_alpha=0.2,
@@ -93,7 +105,7 @@ FROZEN_LAPTOP = dict(max_steps=60, save_steps=60)
 
 
 class FixedGuesser(Opponents):
-    """The policy writes every program, and the opponent reads it."""
+    """Opponents for the guesser's seat only: the policy always writes the program."""
 
     def __call__(self, policy, seats, seed):
         players = super().__call__(policy, seats, seed)
@@ -101,7 +113,7 @@ class FixedGuesser(Opponents):
 
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
-    # Now, rather than when the tiny player has been made.
+    # Check first: making the tiny player takes minutes.
     reserve_output_dir(args)
     check_vllm(args)
     check_reference(args, get_peft_config(model_args))
@@ -113,21 +125,20 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     if tiny:
         torch.set_num_threads(min(torch.get_num_threads(), 2))
         untrained = make_tiny_player(TinyPlayerRecipe(games=tuple(args.games), seed=args.seed, steps=300, reading=0.5))
-    opponents = invite(args, games, args.device)
+    opponents = build_opponents(args, games, args.device)
     if args.games == [FROZEN]:
         opponents = FixedGuesser(
             opponents.shares, opponents.pool, args.matchmaking, opponents.players, opponents.engines
         )
     trainer = SpiralTrainer(model=untrained, args=args, matchmaker=opponents, peft_config=get_peft_config(model_args))
-    # Graded as it plays in training, at temperature 1; seat 0 writes, seat 1 guesses.
+    # Evaluate at temperature 1, as in training. Seat 0 writes, seat 1 guesses.
     matches = MatchCallback(
         trainer, args.games, (untrained,), pairs=GAMES if tiny else 100, every=20 if tiny else None, temperature=1.0
     )
     trainer.add_callback(matches)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -142,8 +153,8 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
-    """What was asked for, and the settings above for the rest."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    """Parse the command line, with the settings above as defaults."""
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(FULL if full_size else LAPTOP)
     if FROZEN in (explicit(parser, arguments, "games") or ()):

@@ -2,22 +2,24 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-A language model learns to write programs that run, by GRPO. A sandbox runs them, and the reward is what comes of it.
+Train a language model with GRPO to write programs that run. A sandbox runs them, and the result is the reward.
 
-On a laptop, without arguments: makes a tiny coder on the spot, five of whose six programs are bad in one way or another, and
-prints what exercises that it has never seen come to, before and after. A few minutes on two cores, no GPU, no network.
+Without arguments, the recipe runs on a laptop. It makes a tiny coder that writes faulty programs five times out of
+six, and prints the scores on held-out exercises before and after training. This takes a few minutes on two cores,
+without GPU or network.
 
     accelerate launch recipes/grpo_code_execution.py
 
-A program that runs may be `print(1)`; this makes it the lesser choice, and rewards right ones (with `0 1`, only right ones):
+A program that runs can be trivial, such as `print(1)`. To penalize trivial programs and reward correct ones too
+(with weights `0 1`, only correct ones):
 
     accelerate launch recipes/grpo_code_execution.py --triviality_penalty 0.75 --reward_weights 1 1
 
-At full size (not run by us); precision and batch follow the GPU unless they are set:
+At full size (never run). Precision and batch size are chosen for the GPU unless they are set:
 
     accelerate launch recipes/grpo_code_execution.py --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct --report_to wandb
 
-On several nodes: recipes/spiral.slurm. What to expect: recipes/README.md.
+On several nodes: recipes/spiral.slurm. Expected results: recipes/README.md.
 """
 
 import sys
@@ -27,26 +29,32 @@ import torch
 from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
-from trl_spiral.machine import is_set, parse_for_platform
-from trl_spiral.rewards import LIMITS, ExecutionReward, UnitTestReward
-from trl_spiral.sandbox import LocalSandbox
-from trl_spiral.tiny.coder import make_tiny_coder
-from trl_spiral.tiny.exercises import Exercise, clumsy_lessons, make_exercises
-from trl_spiral.training.preflight import reserve_output_dir
+from trl_spiral import (
+    AlgorithmConfig,
+    AlgorithmTrainer,
+    ExecutionReward,
+    LocalSandbox,
+    UnitTestReward,
+    is_set,
+    make_tiny_coder,
+    parse_for_platform,
+    reserve_output_dir,
+)
+from trl_spiral.rewards import REWARD_LIMITS
+from trl_spiral.tiny.lessons import Exercise, clumsy_lessons, make_exercises
 
 
 @dataclass
 class CodeArguments:
     exercises: int = field(default=1000, metadata={"help": "Exercises to train on, of 108 kinds."})
-    test_exercises: int = field(default=56, metadata={"help": "Exercises to be graded on, of 28 other kinds."})
+    test_exercises: int = field(default=56, metadata={"help": "Held-out exercises for evaluation, of 28 other kinds."})
     triviality_penalty: float = field(
-        default=0.0, metadata={"help": "Taken from the reward of a program that runs and computes nothing."}
+        default=0.0, metadata={"help": "Subtracted from the reward of a program that runs but computes nothing."}
     )
 
 
 BOTH = dict(
-    reward_weights=[1.0, 0.0],  # that a program runs is rewarded; whether it is right is only watched
+    reward_weights=[1.0, 0.0],  # reward programs that run; log correctness without rewarding it
     log_completions=True,  # with the columns `code`, `verdict` and `tests`
     num_completions_to_print=1,
     report_to="none",
@@ -56,7 +64,7 @@ LAPTOP = dict(
     **BOTH,
     output_dir="grpo-code",
     use_cpu=True,
-    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    gradient_checkpointing=False,  # 0.2M parameters fit in memory
     max_steps=40,
     per_device_train_batch_size=64,
     per_device_eval_batch_size=112,
@@ -89,7 +97,7 @@ def main(code_args: CodeArguments, args: AlgorithmConfig, model_args: ModelConfi
     reserve_output_dir(args)
     train = make_exercises(code_args.exercises, args.seed)
     test = make_exercises(code_args.test_exercises, args.seed, split="test")
-    with LocalSandbox(LIMITS) as sandbox:
+    with LocalSandbox(REWARD_LIMITS) as sandbox:
         rewards = [
             ExecutionReward(sandbox, triviality_penalty=code_args.triviality_penalty),
             UnitTestReward(sandbox),
@@ -132,7 +140,7 @@ def grade(trainer: AlgorithmTrainer) -> dict[str, float]:
 
 
 def table(grades: list[dict[str, float]]) -> str:
-    """Markdown, of exercises that were not trained on."""
+    """Return the scores on held-out exercises as a Markdown table."""
     lines = ["| | reward | ran | syntax errors | tests passed |", "|---|---:|---:|---:|---:|"]
     for when, log in zip(("before", "after"), grades, strict=True):
         ran, wrong = log["eval_execution/success_rate"], log["eval_execution/syntax_error_rate"]
@@ -142,7 +150,7 @@ def table(grades: list[dict[str, float]]) -> str:
 
 
 def parse(arguments: list[str]) -> tuple[CodeArguments, AlgorithmConfig, ModelConfig]:
-    """What was asked for, and the settings above, fitted to the machine, for the rest."""
+    """Parse the command line, with the settings above, adapted to the machine, as defaults."""
     parser = TrlParser((CodeArguments, AlgorithmConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     return parse_for_platform(parser, arguments, FULL if full_size else LAPTOP)

@@ -2,21 +2,22 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-A language model learns Connections, to sort words into groups, by any of the algorithms that `--algorithm` names.
+Train a language model on Connections, a puzzle of sorting words into groups. `--algorithm` selects the algorithm.
 
-On a laptop, without arguments: makes a tiny model on the spot, which has learned which words go together and has read 6,000
-solved puzzles, and trains it on puzzles of two groups of three words. Puzzles of categories that were held out, of which it
-knows the words alone, are scored before and after. Some minutes on two cores, no GPU, no network.
+Without arguments, the recipe runs on a laptop. It makes a tiny model that has learned which words belong together and
+has seen 6,000 solved puzzles, and trains it on puzzles of two groups of three words. Before and after training, it is
+scored on puzzles of held-out categories, of which it has only learned the words. This takes some minutes on two cores,
+without GPU or network.
 
     accelerate launch recipes/grpo_connections.py
     accelerate launch recipes/grpo_connections.py --algorithm gpg
 
-At full size, the whole puzzle of sixteen words (not run by us):
+At full size, with the whole puzzle of sixteen words (never run):
 
     accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/grpo_connections.py \
         --model_name_or_path Qwen/Qwen3-4B --task connections --report_to wandb
 
-What to expect: recipes/README.md.
+Expected results: recipes/README.md.
 """
 
 import random
@@ -28,26 +29,31 @@ import torch
 from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
-from trl_spiral.machine import is_set
-from trl_spiral.tasks import TaskReward, get_task, task_dataset
+from trl_spiral import (
+    AlgorithmConfig,
+    AlgorithmTrainer,
+    TaskReward,
+    get_task,
+    is_set,
+    make_tiny_solver,
+    reserve_output_dir,
+    task_dataset,
+)
 from trl_spiral.tasks.connections import Connections
-from trl_spiral.tiny.solver import make_tiny_solver
-from trl_spiral.training.preflight import reserve_output_dir
 
 
 LAPTOP = dict(
     output_dir="grpo-connections",
     use_cpu=True,
     bf16=False,
-    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    gradient_checkpointing=False,  # 0.2M parameters fit in memory
     max_steps=300,
     per_device_train_batch_size=128,
     per_device_eval_batch_size=256,
     num_generations=8,
     num_generations_eval=1,
-    max_completion_length=16,  # six words, what stands between them and the end of turn
-    learning_rate=1e-3,  # and from there to 0
+    max_completion_length=16,  # six words, separators and the end of turn
+    learning_rate=1e-3,  # decays to 0
     logging_steps=20,
     save_steps=300,
     report_to="none",
@@ -69,11 +75,11 @@ FULL = dict(
 
 @dataclass
 class Puzzles:
-    """What is trained on."""
+    """Puzzles to train and to evaluate on."""
 
     task: str = field(default="connections-small", metadata={"help": "Name of the task."})
     problems: int = field(default=20_000, metadata={"help": "Puzzles to train on."})
-    held_out: int = field(default=512, metadata={"help": "Puzzles, of other categories, to score before and after."})
+    held_out: int = field(default=512, metadata={"help": "Puzzles of held-out categories to score before and after."})
 
 
 def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> None:
@@ -81,14 +87,14 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
     task, model, tokenizer = get_task(puzzles.task), model_args.model_name_or_path, None
     if not isinstance(task, Connections):
         raise ValueError(
-            f"`task` ({puzzles.task!r}) is none of Connections: choose 'connections' or one that begins with it."
+            f"`task` ({puzzles.task!r}) is not a Connections task. Choose 'connections' or a name that begins with it."
         )
     if model is None:
-        longest = 2 * task.groups * task.size  # the tiny model's tokens are a word and what stands behind it
+        longest = 2 * task.groups * task.size  # a token of the tiny model is a word or a separator
         if longest > args.max_completion_length:
             raise ValueError(
-                f"An answer to {task.name!r} is {longest} of the tiny model's tokens, and a reply has {args.max_completion_length}. "
-                "Name a model, choose 'connections-small', or allow longer replies (`max_completion_length`)."
+                f"An answer to {task.name!r} has {longest} tokens of the tiny model, and `max_completion_length` is "
+                f"{args.max_completion_length}. Name a model, choose 'connections-small', or increase the limit."
             )
         torch.set_num_threads(min(torch.get_num_threads(), 2))
         atoms = rf"\b(?:{'|'.join(word for words in task.categories.values() for word in words)})\b"
@@ -108,7 +114,6 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
 
     if trainer.is_world_process_zero():
         for when, scores in (("before", before), ("after", after)):
-            # Of one reply to each puzzle.
             margin = 1.96 * scores["eval_reward_std"] / puzzles.held_out**0.5
             solved = scores[f"eval_{task.name}/solved"]
             print(f"{when}: mean score {scores['eval_reward']:.3f} ± {margin:.3f}, solved {100 * solved:.1f} %")
@@ -117,9 +122,9 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
 
 def lessons(task: Connections, seed: int) -> list[tuple[list[dict[str, str]], str]]:
     """
-    What the tiny model reads first: words of one kind, of all categories; words to repeat; puzzles of the training categories.
+    Supervised examples for the tiny model: words of each category, words to repeat, and puzzles for training.
 
-    So it knows the words of held-out categories, as a large model would, and has seen none of them in a puzzle.
+    The words of held-out categories are included, as a large model would know them, but never in a puzzle.
     """
     rng = random.Random(seed)
     taught = []
@@ -135,7 +140,7 @@ def lessons(task: Connections, seed: int) -> list[tuple[list[dict[str, str]], st
     for problem in task.problems("train", 6000, seed):
         of = {word: name for name, words in problem.data["groups"].items() for word in words}
         sorted_words: dict[str, list[str]] = {}
-        for word in problem.data["words"]:  # in whose order an answer is the soonest learned
+        for word in problem.data["words"]:  # answers in the order of the question are learned fastest
             sorted_words.setdefault(of[word], []).append(word)
         taught.append((list(problem.messages), _written(sorted_words.values())))
     return taught
@@ -146,7 +151,7 @@ def _written(groups: Iterable[Iterable[str]]) -> str:
 
 
 def parse(arguments: list[str]) -> tuple[Puzzles, AlgorithmConfig, ModelConfig]:
-    """What was asked for, and the settings above for the rest."""
+    """Parse the command line, with the settings above as defaults."""
     parser = TrlParser((Puzzles, AlgorithmConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     parser.set_defaults(**(FULL if full_size else LAPTOP))

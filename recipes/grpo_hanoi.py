@@ -2,22 +2,21 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-A language model learns the Tower of Hanoi, from any arrangement of the disks to any other, by any of the algorithms that
-`--algorithm` names.
+Train a language model on the Tower of Hanoi, between any two arrangements. `--algorithm` selects the algorithm.
 
-On a laptop, without arguments: makes a tiny model on the spot, which has seen random moves and where they led, and trains it on
-up to three disks. Pairs of arrangements that were held out are scored before and after. A few minutes on two cores, no
-GPU, no network.
+Without arguments, the recipe runs on a laptop. It makes a tiny model that has seen random moves and their results, and
+trains it on up to three disks. Held-out pairs of arrangements are scored before and after training. This takes a few
+minutes on two cores, without GPU or network.
 
     accelerate launch recipes/grpo_hanoi.py
     accelerate launch recipes/grpo_hanoi.py --algorithm reinforce --reinforce_baseline ema
 
-At full size (not run by us):
+At full size (never run):
 
     accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/grpo_hanoi.py \
         --model_name_or_path Qwen/Qwen3-4B --disks 3 4 5 --report_to wandb
 
-What to expect: recipes/README.md.
+Expected results: recipes/README.md.
 """
 
 import random
@@ -28,12 +27,16 @@ import torch
 from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
-from trl_spiral.machine import is_set
-from trl_spiral.tasks import TaskReward, task_dataset
-from trl_spiral.tasks.hanoi import TOKENS_PER_MOVE, Hanoi, legal_moves, split_of
-from trl_spiral.tiny.solver import make_tiny_solver
-from trl_spiral.training.preflight import reserve_output_dir
+from trl_spiral import (
+    AlgorithmConfig,
+    AlgorithmTrainer,
+    TaskReward,
+    is_set,
+    make_tiny_solver,
+    reserve_output_dir,
+    task_dataset,
+)
+from trl_spiral.tasks.hanoi import TOKENS_PER_MOVE, Hanoi, moves_from, split_of
 
 
 LAPTOP = dict(
@@ -41,14 +44,14 @@ LAPTOP = dict(
     disks=[1, 2, 3],
     use_cpu=True,
     bf16=False,
-    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    gradient_checkpointing=False,  # 0.2M parameters fit in memory
     max_steps=250,
     per_device_train_batch_size=128,
     per_device_eval_batch_size=256,
     num_generations=8,
     num_generations_eval=1,
-    max_completion_length=24,  # seven moves, what stands between them and the end of turn
-    learning_rate=1e-3,  # and from there to 0
+    max_completion_length=24,  # seven moves, separators and the end of turn
+    learning_rate=1e-3,  # decays to 0
     logging_steps=20,
     save_steps=250,
     report_to="none",
@@ -71,7 +74,7 @@ FULL = dict(
 
 @dataclass
 class Puzzles:
-    """What is trained on."""
+    """Problems to train and to evaluate on."""
 
     disks: list[int] = field(default_factory=lambda: [3, 4, 5], metadata={"help": "Numbers of disks."})
     problems: int = field(default=20_000, metadata={"help": "Problems to train on."})
@@ -81,7 +84,7 @@ class Puzzles:
 def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> None:
     reserve_output_dir(args)
     model, tokenizer = model_args.model_name_or_path, None
-    tokens_per_move = 2 if model is None else TOKENS_PER_MOVE  # the tiny model's are a move and a comma
+    tokens_per_move = 2 if model is None else TOKENS_PER_MOVE  # a move and a comma for the tiny model
     task = Hanoi(puzzles.disks, completion_tokens=args.max_completion_length, tokens_per_move=tokens_per_move)
     if model is None:
         torch.set_num_threads(min(torch.get_num_threads(), 2))
@@ -101,7 +104,7 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
     after = trainer.evaluate()
 
     if trainer.is_world_process_zero():
-        # Up to three disks have some 160 held-out problems, so that many come more than once: not as many pieces of evidence.
+        # Up to three disks have about 160 held-out problems, so many repeat. Only distinct ones count as evidence.
         distinct = len(set(trainer.eval_dataset["problem"]))
         for when, scores in (("before", before), ("after", after)):
             margin = 1.96 * scores["eval_reward_std"] / distinct**0.5
@@ -112,9 +115,9 @@ def main(puzzles: Puzzles, args: AlgorithmConfig, model_args: ModelConfig) -> No
 
 def lessons(task: Hanoi, seed: int) -> list[tuple[list[dict[str, str]], str]]:
     """
-    What the tiny model reads first: walks at random, each as the answer to how to get to where it happened to end.
+    Supervised examples for the tiny model: random walks, each an answer to the problem of reaching its end.
 
-    So it knows what moves do, and takes its time. None is an answer to a held-out problem.
+    They teach what moves do, not the shortest way. No example answers a held-out problem.
     """
     rng = random.Random(seed)
     taught = []
@@ -123,7 +126,7 @@ def lessons(task: Hanoi, seed: int) -> list[tuple[list[dict[str, str]], str]]:
         start = tuple(rng.choices(range(3), k=disks))
         moves, state, last = [], start, 0
         for _ in range(rng.randint(1, 2 ** len(start) - 1)):
-            ways = legal_moves(state)
+            ways = moves_from(state)
             disk, origin, to = rng.choice([move for move in ways if move[0] != last] or ways)
             moves.append([disk, origin, to])
             state, last = (*state[: disk - 1], to, *state[disk:]), disk
@@ -133,7 +136,7 @@ def lessons(task: Hanoi, seed: int) -> list[tuple[list[dict[str, str]], str]]:
 
 
 def parse(arguments: list[str]) -> tuple[Puzzles, AlgorithmConfig, ModelConfig]:
-    """What was asked for, and the settings above for the rest."""
+    """Parse the command line, with the settings above as defaults."""
     parser = TrlParser((Puzzles, AlgorithmConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     parser.set_defaults(**(FULL if full_size else LAPTOP))

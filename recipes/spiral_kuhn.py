@@ -2,11 +2,11 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-A language model learns true Kuhn poker by playing itself, and how far it is from perfect play is known exactly.
+Train a language model on Kuhn poker by self-play, and measure its exact distance from perfect play.
 
-On a laptop, without arguments: makes a tiny player on the spot, which knows the rules and no strategy, lets it play itself,
-and prints its exploitability before and after: what a perfect opponent would win from it, in chips a game. Within 20 minutes
-on two cores, no GPU, no network.
+Without arguments, the recipe runs on a laptop. It makes a tiny player that knows the rules and no strategy, trains it
+by self-play, and prints its exploitability before and after: the chips per game that a perfect opponent would win.
+This takes up to 20 minutes on two cores, without GPU or network.
 
     accelerate launch recipes/spiral_kuhn.py
 
@@ -14,30 +14,40 @@ Leduc poker, with 936 decisions instead of 12:
 
     accelerate launch recipes/spiral_kuhn.py --games Leduc-v0
 
-At full size (not run by us):
+At full size (never run):
 
     accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/spiral_kuhn.py \
         --model_name_or_path Qwen/Qwen3-4B-Base --prompt_style qwen3 --report_to wandb
 
-The method, what to expect, and why the settings are what they are: recipes/README.md.
+The method, expected results and the reasons for the settings: recipes/README.md.
 """
 
 import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
-from trl_spiral.callbacks import ExploitabilityCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.machine import explicit, is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
+from trl_spiral import (
+    ExploitabilityCallback,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    check_reference,
+    check_vllm,
+    explicit,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 
 
-# Two players who both climb their own gain circle around an equilibrium. A pull towards a reference that follows slowly turns
-# the circle into a spiral that ends there (R-NaD, https://arxiv.org/abs/2206.15378; magnetic mirror descent,
-# https://huggingface.co/papers/2206.05825). TRL has all it takes.
+# Two players that follow their own gradient circle around an equilibrium. A KL penalty to a slowly moving reference
+# makes them converge to it (R-NaD, https://arxiv.org/abs/2206.15378; magnetic mirror descent,
+# https://huggingface.co/papers/2206.05825). TRL's options suffice.
 PULLED = dict(
     beta=0.5,
     sync_ref_model=True,
@@ -51,28 +61,28 @@ LAPTOP = dict(
     games=["Kuhn-v0"],
     use_cpu=True,
     bf16=False,
-    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    gradient_checkpointing=False,  # 0.2M parameters fit in memory
     max_steps=1000,
     per_device_train_batch_size=256,
     steps_per_generation=2,
     num_iterations=1,
     max_completion_length=2,  # the move and the end of turn
-    learning_rate=1e-3,  # and from there to 0
+    learning_rate=1e-3,  # decays to 0
     warmup_steps=10,
-    # What a hand is worth is mostly its card: a move is judged by the game's return, less what its position has been worth.
+    # The return depends mostly on the card: subtract the position's average return from it.
     advantage_estimator="position",
-    position_trace=1.0,
+    advantage_kwargs={"trace": 1.0},
     priming_games=2000,
-    # Worse than the worst that can be lost, 2 chips; and it teaches the other seat nothing.
-    illegal_move_return=-3.0,
+    # Below the lowest return of the rules, -2 chips. The other seat does not learn from a forfeit.
+    forfeit=[-3.0, 1.0],
     winner_learns_from_forfeit=False,
     logging_steps=50,
     save_steps=500,
     report_to="none",
 )
 
-# More is at stake in Leduc poker, up to 13 chips, so the pull must be stronger: at 0.5 the policy ends up calling everything.
-LEDUC = {**LAPTOP, "output_dir": "spiral-leduc", "games": ["Leduc-v0"], "beta": 2.0, "illegal_move_return": -14.0}
+# Leduc poker has higher stakes, up to 13 chips, and needs a stronger penalty: at 0.5 the policy calls every bet.
+LEDUC = {**LAPTOP, "output_dir": "spiral-leduc", "games": ["Leduc-v0"], "beta": 2.0, "forfeit": [-14.0, 1.0]}
 
 PAPER = dict(
     **PULLED,
@@ -85,14 +95,14 @@ PAPER = dict(
     gradient_accumulation_steps=2,
     num_iterations=2,
     max_completion_length=4096,
-    illegal_move_return=-3.0,
+    forfeit=[-3.0, 1.0],
     logging_steps=1,
     save_steps=50,
 )
 
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
-    # Now, rather than when the tiny player has been made.
+    # Check first: making the tiny player takes minutes.
     reserve_output_dir(args)
     check_vllm(args)
     check_reference(args, get_peft_config(model_args))
@@ -105,13 +115,12 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
         args=args,
         peft_config=get_peft_config(model_args),
     )
-    # A tiny player's replies are moves and nothing else, so its probabilities are exact; others are asked for samples.
+    # Replies of the tiny player are bare moves, so its probabilities are exact. Other models are sampled.
     grades = ExploitabilityCallback(trainer, args.games, every=50, samples=None if tiny else 32)
     trainer.add_callback(grades)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -126,7 +135,7 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 
 def table(grades: ExploitabilityCallback, games: list[str]) -> str:
-    """Markdown: the curve of each game, before and after in its first and last row."""
+    """Return the exploitability curve of each game as a Markdown table."""
     lines = [
         "Chips a game that a perfect opponent wins above the value of the game; 0 is perfect play.",
         "",
@@ -134,7 +143,7 @@ def table(grades: ExploitabilityCallback, games: list[str]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for game in games:
-        for entry in grades.curve(game):
+        for entry in grades.curve:
             policy, average, illegal = (
                 entry[f"exploitability/{game}/{name}"]
                 for name in ("exploitability", "average_exploitability", "illegal")
@@ -144,8 +153,8 @@ def table(grades: ExploitabilityCallback, games: list[str]) -> str:
 
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
-    """What was asked for, and the settings above for the rest."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    """Parse the command line, with the settings above as defaults."""
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     leduc = "Leduc-v0" in (explicit(parser, arguments, "games") or ())
     parser.set_defaults(**(PAPER if full_size else LEDUC if leduc else LAPTOP))

@@ -2,47 +2,56 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-One language model learns tic-tac-toe, Kuhn poker and negotiation at once, by playing itself.
+Train one language model on tic-tac-toe, Kuhn poker and negotiation at once, by self-play.
 
-On a laptop, without arguments: makes a tiny player on the spot, which knows the rules of all three and no strategy, lets it
-play itself, and prints how it does against a random player at each, before and after. Within 20 minutes on two cores, no
-GPU, no network.
+Without arguments, the recipe runs on a laptop. It makes a tiny player that knows the rules of all three games and no
+strategy, trains it by self-play, and prints its scores against a random player before and after. This takes up to 20
+minutes on two cores, without GPU or network.
 
     accelerate launch recipes/spiral_multi.py
 
-At full size, with SPIRAL's hyper-parameters (not run by us):
+At full size, with SPIRAL's hyper-parameters (never run):
 
     accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/spiral_multi.py \
         --model_name_or_path Qwen/Qwen3-4B-Base --prompt_style qwen3 --report_to wandb
 
-What to expect, and why the laptop's settings are what they are: recipes/README.md.
+Expected results and the reasons for the settings: recipes/README.md.
 """
 
 import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
-from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.machine import is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
+from trl_spiral import (
+    MatchCallback,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    check_reference,
+    check_vllm,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 
 
 GAMES = ["TicTacToe-v0", "Kuhn-v0", "SimpleNegotiation-v2"]
-PAIRS = 300  # deals of each game, played from both seats against random
+PAIRS = 300  # evaluation deals of each game, each played from both seats
 
 LAPTOP = dict(
     output_dir="spiral-multi",
     games=GAMES,
-    # Of games. A game of tic-tac-toe has some eight turns, one of Kuhn poker two or three, a negotiation ten: so each brings
-    # about a third of the rows.
+    # Weights of episodes. Tic-tac-toe has about eight turns, Kuhn poker two or three, a negotiation ten. With these
+    # weights each game contributes about a third of the rows.
     game_weights=[5.0, 16.0, 4.0],
     use_cpu=True,
     bf16=False,
-    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
+    gradient_checkpointing=False,  # 0.2M parameters fit in memory
     max_steps=240,
     per_device_train_batch_size=160,
     steps_per_generation=2,
@@ -50,13 +59,13 @@ LAPTOP = dict(
     max_completion_length=8,  # an offer and the end of turn are six tokens
     learning_rate=1e-3,
     warmup_steps=10,
-    # Keeps all three games in mind, and replies legal, while the reference follows: see spiral_kuhn.py.
+    # KL to a moving reference (see spiral_kuhn.py): no game is forgotten, and replies stay legal.
     beta=0.1,
     sync_ref_model=True,
     ref_model_mixup_alpha=0.2,
     ref_model_sync_steps=20,
-    # Worse than the worst that can be lost in any of the games; and it teaches the other seat nothing.
-    illegal_move_return=-3.0,
+    # Below the lowest return of all three games. The other seat does not learn from a forfeit.
+    forfeit=[-3.0, 1.0],
     winner_learns_from_forfeit=False,
     logging_steps=20,
     save_steps=120,
@@ -79,7 +88,7 @@ PAPER = dict(
 
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
-    # Now, rather than when the tiny player has been made.
+    # Check first: making the tiny player takes minutes.
     reserve_output_dir(args)
     check_vllm(args)
     check_reference(args, get_peft_config(model_args))
@@ -92,15 +101,14 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
         args=args,
         peft_config=get_peft_config(model_args),
     )
-    # Graded as it plays in training, at temperature 1.
+    # Evaluate at temperature 1, as in training.
     matches = MatchCallback(
         trainer, args.games, ("random",), pairs=PAIRS if tiny else 50, every=120 if tiny else 50, temperature=1.0
     )
     trainer.add_callback(matches)
     trainer.add_callback(TranscriptCallback(trainer, args.games[0], every=100, temperature=1.0))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -115,12 +123,12 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
-    """What was asked for, and the settings above for the rest."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    """Parse the command line, with the settings above as defaults."""
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     settings = dict(PAPER if full_size else LAPTOP)
     if is_set(parser, arguments, "games"):
-        settings.pop("game_weights", None)  # those of our three games
+        settings.pop("game_weights", None)  # they are for the three default games
     parser.set_defaults(**settings)
     return parser.parse_args_and_config(arguments)
 

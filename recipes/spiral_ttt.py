@@ -2,43 +2,54 @@
 # dependencies = ["trl-spiral"]
 # ///
 """
-A language model learns tic-tac-toe by playing itself (SPIRAL, https://huggingface.co/papers/2506.24119).
+Train a language model on tic-tac-toe by self-play (SPIRAL, https://huggingface.co/papers/2506.24119).
 
-On a laptop, without arguments: makes a tiny player on the spot, lets it play itself, and prints how it does against a
-random and a perfect player, before and after. About ten minutes on two cores, no GPU, no network.
+Without arguments, the recipe runs on a laptop. It makes a tiny player, trains it by self-play, and prints its scores
+against a random and a perfect player before and after. This takes about ten minutes on two cores, without GPU or
+network.
 
     accelerate launch recipes/spiral_ttt.py
 
-At full size, with SPIRAL's hyper-parameters (8 H100s; not run by us):
+At full size, with SPIRAL's hyper-parameters (8 H100s; never run):
 
     accelerate launch --config_file accelerate_configs/multi_gpu.yaml recipes/spiral_ttt.py \
         --model_name_or_path Qwen/Qwen3-4B-Base --prompt_style qwen3 --report_to wandb --push_to_hub
 
-What it leaves out of the paper: the other two games, the maths benchmarks, and asynchronous actors. What to expect, and why
-the laptop's settings are what they are: recipes/README.md.
+Parts of the paper that are left out: the other two games, the math benchmarks, and asynchronous actors. Expected
+results and the reasons for the settings: recipes/README.md.
 """
 
 import sys
 
 import torch
 from transformers import ProgressCallback
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralTrainer
-from trl_spiral.callbacks import SelfPlayProgressCallback, TicTacToeCallback, TranscriptCallback
-from trl_spiral.machine import is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_fresh_pool, check_vllm, reserve_output_dir
+from trl_spiral import (
+    EntropyScheduleCallback,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
+    TicTacToeCallback,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    check_fresh_pool,
+    check_vllm,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 
 
-EVAL_TEMPERATURE = 0.25  # grades are given at this temperature; training samples at 1.0
+EVAL_TEMPERATURE = 0.25  # for evaluation; training samples at 1.0
 
 LAPTOP = dict(
     output_dir="spiral-ttt",
     use_cpu=True,
     bf16=False,
-    gradient_checkpointing=False,  # 0.2M parameters: memory is no concern
-    # Few large batches: on a CPU, a step's fixed cost is worth hundreds of turns.
+    gradient_checkpointing=False,  # 0.2M parameters fit in memory
+    # Few large batches: on a CPU, the fixed cost of a step equals hundreds of turns.
     max_steps=320,
     per_device_train_batch_size=768,
     steps_per_generation=4,
@@ -46,22 +57,21 @@ LAPTOP = dict(
     max_completion_length=2,  # the move and the end of turn
     learning_rate=2e-3,
     warmup_steps=10,
-    # Random openings take self-play to positions it would never choose; without them both seats agree on one line.
+    # Random openings reach positions that self-play would avoid. Without them, both seats settle on one line.
     opening_moves=7,
-    # One game in five against an earlier self, eight of whom are kept: many from of late, a few from long ago.
+    # One game in five against one of eight snapshots: many recent ones, a few old ones.
     opponents="self:0.8,pool:0.2",
     pool_every=20,
     pool_capacity=8,
-    pool_eviction="ladder",
-    # A move is judged by the position it leaves, in a table that starts from random play.
+    pool_kwargs={"eviction": "ladder"},
+    # Advantages from the value of the position after the move, in a table primed by random play.
     advantage_estimator="position",
     priming_games=5000,
-    # Exploration where the decision is made: of a reply's two tokens, the one with more entropy. It fades.
+    # Entropy bonus on the move: of a reply's two tokens, the one with more entropy. It decays to 0.
     top_entropy_quantile=0.5,
     entropy_coef=0.05,
-    entropy_coef_end=0.0,
-    # Worse than a loss, or it would cost nothing where all is lost; and it teaches the other seat nothing.
-    illegal_move_return=-2.0,
+    # Below the return of a loss, so that it also costs in lost positions. The other seat does not learn from it.
+    forfeit=[-2.0, 1.0],
     winner_learns_from_forfeit=False,
     logging_steps=20,
     save_steps=160,
@@ -83,14 +93,14 @@ PAPER = dict(
 
 
 def main(args: SpiralConfig, model_args: ModelConfig) -> None:
-    # Now, rather than when the tiny player has been made.
+    # Check first: making the tiny player takes minutes.
     reserve_output_dir(args)
     check_vllm(args)
     if not args.resume_from_checkpoint:
         check_fresh_pool(args)
     tiny = model_args.model_name_or_path is None
     if tiny:
-        # A step takes 1.15 s on one thread and 0.89 s on two; more of them would mostly wait for one another.
+        # A step takes 1.15 s on one thread and 0.89 s on two; more threads do not help.
         torch.set_num_threads(min(torch.get_num_threads(), 2))
     trainer = SpiralTrainer(
         model=make_tiny_player(TinyPlayerRecipe(seed=args.seed)) if tiny else model_args.model_name_or_path,
@@ -100,9 +110,10 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
     grades = TicTacToeCallback(trainer, (EVAL_TEMPERATURE, 1.0), every=80 if tiny else 50, games=None if tiny else 100)
     trainer.add_callback(grades)
     trainer.add_callback(TranscriptCallback(trainer, every=40, temperature=EVAL_TEMPERATURE))
-    if not args.live:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(SelfPlayProgressCallback)
+    if tiny and args.entropy_coef:
+        trainer.add_callback(EntropyScheduleCallback(trainer, end=0.0))
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(SelfPlayProgressCallback)
 
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 
@@ -117,8 +128,8 @@ def main(args: SpiralConfig, model_args: ModelConfig) -> None:
 
 
 def parse(arguments: list[str]) -> tuple[SpiralConfig, ModelConfig]:
-    """What was asked for, and the settings above for the rest."""
-    parser = TrlParser((SpiralConfig, ModelConfig))
+    """Parse the command line, with the settings above as defaults."""
+    parser = SpiralParser((SpiralConfig, ModelConfig))
     full_size = is_set(parser, arguments, "model_name_or_path")
     parser.set_defaults(**(PAPER if full_size else LAPTOP))
     return parser.parse_args_and_config(arguments)

@@ -1,4 +1,4 @@
-"""Who may import whom. Nothing here imports what it looks at: sources are read with `ast`."""
+"""Allowed imports between layers, read from the sources with `ast`, without importing them."""
 
 import ast
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "trl_spiral"
 
-# Low to high. A module imports from lower layers, and from its own folder; never from beside itself or above.
+# Low to high. A module imports from lower layers and from its own folder only.
 LAYERS = [
-    {"types", "seeding", "intervals", "files"},
+    {"types", "seeding", "intervals", "files", "extras"},
     {"text"},
     {"sandbox", "lock"},
     {"games"},
@@ -36,12 +36,12 @@ MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path 
 
 
 def layer_of(module: str) -> str:
-    """First part of a module's path: `games/textarena/adapter.py` belongs to `games`."""
+    """Return the first part of a module's path: `games/textarena/adapter.py` belongs to `games`."""
     return module.removesuffix(".py").split("/")[0]
 
 
 def imports(tree: ast.AST) -> set[str]:
-    """Every module or name imported anywhere in a source, inside functions and under `TYPE_CHECKING` too."""
+    """Return all imported modules and names of a source, including those in functions and under `TYPE_CHECKING`."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -61,20 +61,20 @@ INNER = {name: tree for name, tree in MODULES.items() if name != "__init__.py"}
 
 class TestLayers:
     @pytest.mark.parametrize("module", INNER)
-    def test_a_module_imports_only_from_below(self, module):
+    def test_modules_import_only_from_lower_layers(self, module):
         layer = layer_of(module)
-        assert layer in RANK, f"{module} is in no layer yet: say in `LAYERS` where it belongs."
+        assert layer in RANK, f"{module} is in no layer. Add it to `LAYERS`."
         ours = {name.split(".")[1] for name in imports(INNER[module]) if name.startswith("trl_spiral.")} - {
             "__version__"
         }
 
         assert {other for other in ours if other != layer and RANK[other] >= RANK[layer]} == set()
 
-    def test_the_package_itself_imports_nothing_at_once(self):
+    def test_the_package_itself_imports_lazily(self):
         assert {top(name) for name in imports(MODULES["__init__.py"])} == {"__future__", "importlib", "typing"}
 
     @pytest.mark.parametrize("module", [name for name in INNER if RANK.get(layer_of(name), 99) < FIRST_WITH_TORCH])
-    def test_the_game_half_knows_nothing_of_torch(self, module):
+    def test_lower_layers_do_not_import_torch(self, module):
         assert {top(name) for name in imports(INNER[module])} & TORCH_STACK == set()
 
     @pytest.mark.parametrize(
@@ -90,23 +90,23 @@ class TestLayers:
             "swapping",
         ],
     )
-    def test_engines_behind_an_address_know_nothing_of_torch(self, name):
+    def test_http_engines_do_not_import_torch(self, name):
         assert {top(name) for name in imports(INNER[f"engines/{name}.py"])} & TORCH_STACK == set()
 
-    def test_one_module_alone_imports_textarena(self):
+    def test_only_the_adapter_imports_textarena(self):
         importers = [name for name, tree in MODULES.items() if "textarena" in map(top, imports(tree))]
 
         assert importers == ["games/textarena/adapter.py"]
 
     def test_every_layer_is_checked(self):
-        # Not a guard that guards nothing: what the sources hold today, and what only a later layer may be missing.
+        # Every name in `LAYERS` must exist.
         found = {layer_of(module) for module in INNER}
 
         assert set(RANK) - found == set()
 
 
 def listed_seams() -> set[str]:
-    """Private names that `_trl/names.py` declares, so that another test compares them with what is installed."""
+    """Return the private names that `_trl/names.py` declares. Another test compares them with the installed TRL."""
     names: set[str] = set()
     for node in MODULES["_trl/names.py"].body:
         if isinstance(node, ast.Assign):
@@ -119,7 +119,7 @@ def listed_seams() -> set[str]:
 
 
 def own_names(tree: ast.AST) -> set[str]:
-    """Names that a source defines: functions, classes, class attributes, and attributes assigned to `self`."""
+    """Return the names that a source defines: functions, classes, class attributes, and attributes of `self`."""
     own = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -137,11 +137,11 @@ def is_private(name: str) -> bool:
 
 
 class TestPrivates:
-    """Only `_trl/` touches what TRL keeps private; elsewhere, only names that it has declared."""
+    """Only `_trl/` uses private names of TRL. Other modules use only names that it declares."""
 
     OTHERS = {name: tree for name, tree in INNER.items() if layer_of(name) != "_trl"}
-    # How transformers has a model asked for its name, a named tuple for a copy, and a trainer for its run's folder.
-    # And CPython's path of the interpreter outside the virtual environment, which `venv` and `multiprocessing` use.
+    # The name of a transformers model, the copy of a named tuple, the run folder of a trainer, and CPython's path of
+    # the interpreter outside the virtual environment, which `venv` and `multiprocessing` use.
     HARMLESS = {"_name_or_path", "_replace", "_get_output_dir", "_base_executable"}
 
     @pytest.mark.parametrize("module", OTHERS)

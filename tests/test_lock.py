@@ -1,4 +1,4 @@
-"""One run per output folder: a second process is refused before it touches anything."""
+"""One run per output folder: a second process is refused before it changes any file."""
 
 import errno
 import fcntl
@@ -49,7 +49,7 @@ def try_to_lock(folder):
 
 
 class TestLock:
-    def test_keeps_other_processes_out_and_names_the_holder(self, tmp_path):
+    def test_refuses_other_processes_and_names_the_holder(self, tmp_path):
         lock = lock_folder(tmp_path / "new")
         refused = try_to_lock(tmp_path / "new")
         again = lock_folder(str(tmp_path / "other" / ".." / "new"))
@@ -61,7 +61,7 @@ class TestLock:
         assert still_refused == refused
         assert try_to_lock(tmp_path / "new") == "'locked'"
 
-    def test_is_not_kept_by_children_that_outlive_its_holder(self, tmp_path):
+    def test_ends_with_its_holder_even_if_a_child_lives_on(self, tmp_path):
         (ready, tell), (wait, alive) = os.pipe(), os.pipe()
         holder = os.fork()
         if holder == 0:
@@ -87,14 +87,14 @@ class TestLock:
         assert os.WIFSIGNALED(status)
         assert free == "'locked'"
 
-    def test_is_not_lost_when_the_folder_is_read(self, tmp_path):
+    def test_is_kept_when_its_file_is_read(self, tmp_path):
         lock = lock_folder(tmp_path)
         (tmp_path / LOCK_FILE).read_text()
 
         assert "is in use by" in try_to_lock(tmp_path)
         del lock
 
-    def test_a_child_that_ends_leaves_its_parent_s_lock(self, tmp_path):
+    def test_is_kept_when_a_child_ends(self, tmp_path):
         lock = lock_folder(tmp_path)
         in_a_child(gc.collect)
 
@@ -102,8 +102,8 @@ class TestLock:
         del lock
 
     @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-    def test_a_file_system_without_locks_is_a_warning(self, number, tmp_path, monkeypatch, caplog):
-        # No such file system can be mounted here: the system call answers as it does there.
+    def test_warns_on_a_file_system_without_locks(self, number, tmp_path, monkeypatch, caplog):
+        # No such file system can be mounted here. The system call returns its error.
         def refuse(file, operation):
             raise OSError(number, os.strerror(number))
 
@@ -114,10 +114,10 @@ class TestLock:
 
 
 class TestTrainers:
-    def test_a_second_start_is_refused_before_it_reads_the_model(self, model_dir, tmp_path):
+    def test_refuse_a_second_run_before_the_model_is_loaded(self, model_dir, tmp_path):
         first = SpiralTrainer(model_dir, config(tmp_path / "out"), games=games(["Sum-v0"]))
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-        # The folder of the model does not exist, which would be the next error.
+        # The model's folder does not exist, which would be the next error.
         spiral = in_a_child(lambda: SpiralTrainer("no/model", config(tmp_path / "out"), games=games(["Sum-v0"])))
         algorithm = in_a_child(lambda: make("no/model", tmp_path / "out"))
 
@@ -126,20 +126,20 @@ class TestTrainers:
         assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
         del first
 
-    def test_a_second_trainer_of_the_same_process_is_not_refused(self, model_dir, tmp_path):
+    def test_accept_a_second_trainer_in_the_same_process(self, model_dir, tmp_path):
         for _ in range(2):
             trainer = SpiralTrainer(model_dir, config(tmp_path, max_steps=1), games=games(["Sum-v0"]))
         trainer.train()
 
         assert trainer.state.global_step == 1
 
-    def test_the_folder_is_free_after_training_and_taken_again_by_more(self, model_dir, tmp_path):
+    def test_release_the_folder_after_training_and_lock_it_again(self, model_dir, tmp_path):
         trainer = SpiralTrainer(model_dir, config(tmp_path, max_steps=1), games=games(["Sum-v0"]))
         before = try_to_lock(tmp_path)
         trainer.train()
         between = try_to_lock(tmp_path)
         lock = lock_folder(tmp_path)
-        thread = threading.Thread(target=trainer.train)  # a start in this process goes on
+        thread = threading.Thread(target=trainer.train)  # a second start in this process continues
         thread.start()
         thread.join()
         del lock
@@ -148,7 +148,7 @@ class TestTrainers:
         assert between == "'locked'"
 
     @pytest.mark.parametrize("inside", [True, False])
-    def test_a_pool_of_a_trainer_of_trl_is_locked(self, inside, model_dir, tmp_path):
+    def test_lock_the_pool_of_a_plain_trl_trainer(self, inside, model_dir, tmp_path):
         trainer, _ = plain_trainer(model_dir, tmp_path / "first", ["Sum-v0"])
         pool = tmp_path / "first" / "opponents" if inside else tmp_path / "pool"
         callback = OpponentPoolCallback(trainer, OpponentPool(pool))
@@ -162,7 +162,7 @@ class TestTrainers:
         trainer.train()
         assert in_a_child(second) == "None"
 
-    def test_a_second_start_of_a_running_run_is_refused_in_one_sentence(self, model_dir, tmp_path):
+    def test_refuse_a_second_start_in_one_sentence(self, model_dir, tmp_path):
         settings = dict(output_dir=str(tmp_path / "out"), max_steps=10_000, save_strategy="no", opponents="pool")
         run = dict(name="run", model=model_dir, games=["Sum-v0"], config=settings, steps="steps")
         (tmp_path / "runs.json").write_text(json.dumps([run]))
@@ -184,7 +184,7 @@ class TestTrainers:
         )
         assert third == "'locked'"  # the process is gone, and its lock with it
 
-    def test_all_ranks_of_a_second_start_end(self, model_dir, tmp_path):
+    def test_end_all_ranks_of_a_second_start(self, model_dir, tmp_path):
         lock = lock_folder(tmp_path / "out")
         run = dict(name="run", model=model_dir, games=["Sum-v0"], config=dict(output_dir=str(tmp_path / "out")))
         (tmp_path / "runs.json").write_text(json.dumps([run]))

@@ -1,4 +1,4 @@
-"""Write files whole, tell damaged ones by their digests, and name a full disk."""
+"""Write files atomically, detect damaged files by their digests, and report a full disk."""
 
 from __future__ import annotations
 
@@ -36,16 +36,26 @@ def damage(path: Path, size: int, digest: str) -> str | None:
     return None if digest_of(path) == digest else "is not what was written"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that either the old content or the whole new content is there."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """
+    Yield a path next to `path` to write to, and rename it to `path` in the end.
+
+    After a crash, either the old content or the whole new content is there. Works for a new folder, too.
+    """
     partial = path.with_name(f"{path.name}.partial")
-    with naming_full_disk(path.parent):
+    yield partial
+    os.replace(partial, path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with naming_full_disk(path.parent), replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Give a folder a second name, by hard links. Copy the files where the file system has no hard links."""
+    """Copy a folder by hard links, or file by file if the file system has no hard links."""
     shutil.rmtree(target, ignore_errors=True)
     for path in sorted(source.rglob("*")):
         if path.is_file():
@@ -62,13 +72,13 @@ def naming_full_disk(folder: Path, advice: str = "Free some space.") -> Iterator
     """
     Turn any error that a full disk causes into one sentence.
 
-    Torch does not say why it cannot write, so after an error of its kind the folder is probed.
+    Torch does not report why it cannot write. After an error of another kind than `OSError`, the folder is probed.
 
     Args:
         folder (`Path`):
-            Where the files go.
+            Folder of the files.
         advice (`str`, *optional*):
-            Way out, as a sentence.
+            Remedy, as a sentence.
 
     Raises:
         OSError: If the disk or the user's quota is full.
@@ -83,16 +93,16 @@ def naming_full_disk(folder: Path, advice: str = "Free some space.") -> Iterator
 
 
 def _code_of(error: Exception, folder: Path) -> int:
-    """Return the system's code of an error of writing, or 0."""
+    """Return the system's error code of a failed write, or 0."""
     if isinstance(error, OSError):
         return error.errno or 0
-    if named := re.search(r"\(os error (\d+)\)", str(error)):  # as Rust reports it, for safetensors
+    if named := re.search(r"\(os error (\d+)\)", str(error)):  # Rust's format, for safetensors
         return int(named[1])
     return _probe(folder)
 
 
 def _probe(folder: Path) -> int:
-    """Write a megabyte into a folder. Return the system's code of the error, or 0."""
+    """Write a megabyte into a folder. Return the system's error code, or 0."""
     path = folder / f".probe-{os.getpid()}"
     try:
         path.write_bytes(bytes(_PROBE))

@@ -1,4 +1,4 @@
-"""95 % intervals: Wilson's for shares, percentile bootstrap for means."""
+"""95 % intervals: Wilson intervals for shares, percentile bootstrap intervals for means."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from statistics import NormalDist
 
 
 LEVEL = 0.95
-"""Share of experiments whose interval holds the true value, of every interval here."""
+"""Coverage of all intervals."""
 
 RESAMPLES = 1000
-"""Of a bootstrap. Its own noise then moves an end of the interval by some 2 % of the interval's width."""
+"""Resamples of a bootstrap. Their noise moves the ends by about 2 % of the interval's width."""
 
 METHODS = (
-    f"{100 * LEVEL:.0f} % intervals: shares by Wilson's score, over all seats at the effective number of games; means by "
-    f"percentile bootstrap ({RESAMPLES} resamples), over all seats of whole deals."
+    f"{100 * LEVEL:.0f} % intervals: Wilson score for shares, with the effective number of games over all seats; "
+    f"percentile bootstrap ({RESAMPLES} resamples) for means, of whole deals over all seats."
 )
-"""How [`~evaluation.matches.MatchReport`] gets its intervals, in a sentence for whoever reads its table."""
+"""Description of the intervals in a [`~evaluation.matches.MatchReport`], for its tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Estimate:
 
     Attributes:
         value (`float`):
-            As observed; `nan` where nothing was.
+            Estimate; `nan` without data.
         low, high (`float`):
             Ends of the interval.
     """
@@ -41,34 +41,35 @@ class Estimate:
 
 def wilson(share: float, games: float) -> Estimate:
     """
-    A share of games with Wilson's score interval (Wilson 1927), which stays in [0, 1] and does not collapse at its ends.
+    Compute Wilson's score interval of a share (Wilson 1927), which stays in [0, 1] and has a positive width at 0 and
+    1.
 
     Args:
         share (`float`):
             Observed share.
         games (`float`):
-            Games that it rests on; a fraction where they count as fewer than they are.
+            Number of games; may be an effective number.
     """
     if not games:
         return Estimate(math.nan, 0.0, 1.0)
     z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     middle = (share + z * z / (2 * games)) / (1 + z * z / games)
     half = z / (1 + z * z / games) * math.sqrt(share * (1 - share) / games + (z / (2 * games)) ** 2)
-    # At shares of 0 and 1 an end is the share itself, but for rounding.
+    # Rounding could move an end past a share of 0 or 1.
     return Estimate(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))
 
 
 def clustered_wilson(clusters: Sequence[Sequence[float]]) -> Estimate:
     """
-    A share with Wilson's interval, where games that share a deal may go alike.
+    Compute Wilson's interval of a share if games of the same deal are correlated.
 
-    Games count as many as would vary as much if they were independent: their number divided by the design effect (Kish
-    1965, "Survey Sampling"), and never more than there are. Where nothing was seen of how much they vary from deal to deal (all
-    of them ended alike, or there is one deal), each deal counts once: its games may go alike every time.
+    The effective number of games is their number divided by the design effect (Kish 1965, "Survey Sampling"), and at
+    most their number. If the variance between deals is unknown (all results are equal, or there is one deal), each
+    deal counts once.
 
     Args:
         clusters (`Sequence[Sequence[float]]`):
-            For each deal, 1 or 0 for each game played from it; none empty.
+            For each deal, 1 or 0 for each of its games, at least one.
     """
     games = sum(map(len, clusters))
     if not games:
@@ -84,14 +85,13 @@ def clustered_wilson(clusters: Sequence[Sequence[float]]) -> Estimate:
 
 def bootstrap_mean(clusters: Sequence[Sequence[float]], seed: int = 0) -> Estimate:
     """
-    A mean with its percentile bootstrap interval (Efron 1979), drawing whole clusters.
+    Compute the percentile bootstrap interval of a mean (Efron 1979), with whole clusters as resamples.
 
-    Where the seats of a deal are drawn together, the luck that one of them has at the other's cost cancels, and so it
-    should.
+    If a deal's seats are in one cluster, luck that one seat has at the cost of another cancels.
 
     Args:
         clusters (`Sequence[Sequence[float]]`):
-            For each deal, the values of the games played from it; none empty. One value each for an ordinary mean.
+            For each deal, the values of its games, at least one.
         seed (`int`, defaults to `0`):
             Seed of the resamples.
     """

@@ -1,4 +1,4 @@
-"""Seeds: every random choice comes from a generator seeded by what it is for, and nothing reads the clock."""
+"""Seeds, derived from the run's seed and the purpose of each random choice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 
 def derive_seed(*parts: int | str) -> int:
     """
-    A 63-bit seed from what it is for, e.g. `derive_seed(run_seed, "match", counter)`.
+    Derive a 63-bit seed from its purpose, e.g. `derive_seed(run_seed, "match", counter)`.
 
     Args:
         parts (`int` or `str`):

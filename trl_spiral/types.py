@@ -1,9 +1,4 @@
-"""
-The nouns of self-play, each once: what a seat sees, what it does, and what came of it.
-
-Everything here is frozen and free of torch, so the game half of the package can be tested in milliseconds and read
-without knowing how a model is run.
-"""
+"""Types of self-play: observations, turns, requests, replies and episodes. All are frozen and free of torch."""
 
 from __future__ import annotations
 
@@ -17,63 +12,72 @@ Message = Mapping[str, str]
 """One chat message: `{"role": …, "content": …}`."""
 
 POLICY = "policy"
-"""Name of the weights that are being trained, wherever weights are named."""
+"""Name of the policy in training, as a player and as a set of weights."""
+
+SELF = "self"
+"""Name of the opponent in self-play: the policy fills every seat."""
+
+POOL = "pool"
+"""Name of the opponents that are snapshots of the policy."""
 
 BASE = "base"
-"""Name of the weights that training started from."""
+"""Name of the model that training started from, as an opponent and as a set of weights."""
+
+HUMAN = "human"
+"""Name of a person at the terminal."""
 
 
 class Ending(StrEnum):
-    """Why an episode ended. Everything but `ENVIRONMENT_ERROR` and `PLAYER_LOST` is ordinary data to learn from."""
+    """Why an episode ended. Episodes are trained on unless they ended by `ENVIRONMENT_ERROR` or `PLAYER_LOST`."""
 
     FINISHED = "finished"
     """The rules ended it: a win or a draw."""
     ILLEGAL_MOVE = "illegal_move"
-    """A seat's reply held no legal move."""
+    """A seat's reply contained no legal move."""
     TRUNCATED = "truncated"
-    """A seat's reply hit the token limit before it ended."""
+    """A seat's reply reached the token limit before it ended."""
     TURN_LIMIT = "turn_limit"
-    """The game's cap on turns was reached; every seat returns zero."""
+    """The game's limit on turns was reached. Every seat returns zero."""
     PLAYER_LOST = "player_lost"
-    """Whoever filled a seat is gone (an endpoint that fails, a person who left). Never trained on."""
+    """A player is gone (an endpoint that fails, a person who left). Never trained on."""
     ENVIRONMENT_ERROR = "environment_error"
     """The environment raised. Never trained on."""
 
     @property
     def is_forfeit(self) -> bool:
-        """Whether one seat ended the episode by its own fault."""
+        """Return whether a seat ended the episode by an illegal or truncated reply."""
         return self in FORFEITS.values()
 
     @property
     def is_broken(self) -> bool:
-        """Whether the result says nothing about how anybody played."""
+        """Return whether the returns mean nothing."""
         return self in (Ending.PLAYER_LOST, Ending.ENVIRONMENT_ERROR)
 
 
 FORFEITS: Mapping[str, Ending] = {"illegal": Ending.ILLEGAL_MOVE, "truncated": Ending.TRUNCATED}
-"""How a seat can end a game by its own reply, under the names that every table, log and file uses."""
+"""Endings that a seat's own reply causes, by their names in tables, logs and files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """
-    How a reply is drawn.
+    Sampling settings of a reply.
 
     Attributes:
         temperature (`float`, defaults to `1.0`):
-            Softmax temperature; `0.0` takes the likeliest token.
+            Softmax temperature; `0.0` is greedy decoding.
         top_p (`float`, defaults to `1.0`):
             Nucleus probability in (0, 1].
         top_k (`int`, defaults to `0`):
-            Number of likeliest tokens kept; `0` keeps all.
+            Number of most likely tokens kept; `0` keeps all.
         min_p (`float`, *optional*):
-            Tokens below this share of the likeliest token's probability are dropped.
+            Tokens below this share of the most likely token's probability are dropped.
         repetition_penalty (`float`, defaults to `1.0`):
             Penalty above 1 on tokens already seen.
         max_new_tokens (`int`, defaults to `256`):
             Longest reply, in tokens. A reply that reaches it is truncated.
         stop (`tuple[str, ...]`, defaults to none):
-            Texts that end a reply once it has written one of them. The text belongs to the reply.
+            Texts that end a reply. The text is part of the reply.
     """
 
     temperature: float = 1.0
@@ -88,29 +92,30 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """
-    One decision by one seat: what it read, what it wrote, and how likely that was.
+    One decision of one seat: prompt, completion and log-probabilities.
 
     Attributes:
         action (`str`, *optional*):
-            Move handed to the game, in the game's canonical form or as the player wrote it. `None` if the reply held
-            no readable move: the seat forfeits.
+            Move passed to the game, in the game's canonical form or as the player wrote it. `None` if the reply
+            contains no readable move; the seat then forfeits.
         text (`str`):
-            The whole reply as text, for people. Never tokenized again.
+            The whole reply as text, for people. It is never tokenized again.
         prompt_ids (`tuple[int, ...]`):
-            Tokens the player was conditioned on, chat template applied; empty for scripted players.
+            Tokens of the prompt, with the chat template applied; empty for scripted players.
         completion_ids (`tuple[int, ...]`):
-            Tokens it sampled, end-of-turn included. Kept as sampled, never re-tokenized from text.
+            Sampled tokens, including the end of turn. Never re-tokenized from text.
         logprobs (`tuple[float, ...]`):
-            Log-probability, in nats, of each completion token under the policy that sampled it (temperature applied,
-            nothing filtered). Same length as `completion_ids`; empty for scripted players.
+            Log-probability, in nats, of each completion token under the policy that sampled it, with temperature and
+            without filtering. Same length as `completion_ids`; empty for scripted players.
         policy (`str`, *optional*):
-            Name of the weights that wrote the reply; `None` for scripted players. Only turns of `POLICY` are trained.
+            Name of the weights that sampled the reply; `None` for scripted players. Only turns of `POLICY` are trained
+            on.
         version (`int`):
-            Version of those weights, as the engine reported it.
+            Version of those weights, as reported by the engine.
         truncated (`bool`):
-            Whether the reply hit the token limit.
+            Whether the reply reached the token limit.
         lost (`bool`):
-            Whether the player is gone and no reply will ever come.
+            Whether the player is gone and will not reply.
 
     Raises:
         ValueError: If `logprobs` is non-empty and differs in length from `completion_ids`.
@@ -137,7 +142,7 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """
-    What a seat sees when it is asked for a move.
+    The input of one decision of a seat.
 
     Attributes:
         game (`str`):
@@ -145,23 +150,24 @@ class Observation:
         seat (`int`):
             Position at the table, from 0.
         messages (`tuple[Message, ...]`):
-            The whole observation as chat messages, for a player that remembers nothing.
+            The whole observation as chat messages, for a player without memory.
         update (`str`):
-            What is new since this seat's last decision, for a player that carries on a conversation. One without `turns`
-            has none, and reads `messages`.
+            The new part since this seat's last decision, for a player that continues a conversation. At the first
+            decision, such a player reads `messages`.
         legal_actions (`tuple[str, ...]`, *optional*):
-            Canonical legal moves, or `None` where they cannot be listed.
+            Canonical legal moves, or `None` if they cannot be listed.
         seed (`int`):
-            The one source of randomness that a player may use for this decision: same episode, same seed.
+            The only source of randomness for this decision. The same episode has the same seed.
         turns (`tuple[Turn, ...]`):
-            This seat's own earlier turns in the episode.
+            This seat's earlier turns in the episode.
         history (`tuple[tuple[int, str], ...]`):
-            Every move so far, as (seat, action), random openings included, in games of perfect information; empty in
-            any other, where it would tell a seat what is hidden from it.
+            All moves so far, as (seat, action), with the random opening, in games of perfect information. Empty in
+            other games, where it would reveal hidden information.
         asks_program (`bool`, defaults to `False`):
-            Whether the move is a program, which no box can hold: see `prompts.extract_code_move`.
+            Whether the move is a program, in a code block instead of a box: see `prompts.extract_code_move`.
         is_duel (`bool`, defaults to `True`):
-            Whether the game is a zero-sum one for two, as prompts may then say. The referee sets it by the game's traits.
+            Whether the game is zero-sum for two seats, which prompts mention. Set by the referee from the game's
+            traits.
     """
 
     game: str
@@ -179,22 +185,22 @@ class Observation:
 @dataclass(frozen=True, slots=True)
 class Request:
     """
-    What a player asks of an engine: a prompt, whose weights answer it, and how the reply is drawn.
+    A request of a player to an engine: prompt, policy and sampling settings.
 
     Attributes:
         prompt_ids (`tuple[int, ...]`):
-            Token ids, chat template applied. Empty where `messages` are sent instead.
+            Token ids, with the chat template applied. Empty if `messages` are sent instead.
         sampling ([`Sampling`]):
-            How the reply is drawn.
+            Sampling settings of the reply.
         policy (`str`, defaults to `POLICY`):
-            Whose weights answer.
+            Name of the weights that reply.
         seed (`int`):
-            Seed of this reply alone, so that what is decoded in the same batch changes no more than its rounding.
+            Seed of this reply alone. Other requests of the same batch change it only by rounding.
         messages (`tuple[Message, ...]`, defaults to none):
-            The prompt as chat messages, for a model behind an endpoint that takes no token ids.
+            The prompt as chat messages, for an endpoint that accepts no token ids.
         legal_moves (`tuple[str, ...]`, defaults to none):
-            If given, the reply is constrained to end in one of these moves, boxed. An engine that cannot do that
-            refuses the request.
+            If given, the reply is constrained to end in one of these moves, boxed. An engine that does not support
+            this refuses the request.
     """
 
     prompt_ids: tuple[int, ...]
@@ -208,19 +214,19 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """
-    What an engine answers.
+    The reply of an engine.
 
     Attributes:
         completion_ids (`tuple[int, ...]`):
-            Sampled tokens, end-of-turn included.
+            Sampled tokens, including the end of turn.
         logprobs (`tuple[float, ...]`):
-            One log-probability, in nats, per token.
+            Log-probability of each token, in nats.
         finish_reason (`str`):
-            `"stop"`, `"length"` where the token limit was hit, or `"lost"` where no reply could be had.
+            `"stop"`, `"length"` if the token limit was reached, or `"lost"` if there is no reply.
         version (`int`):
-            Version of the weights that wrote it.
+            Version of the weights that sampled it.
         text (`str`):
-            The reply as text, where an endpoint gave no token ids.
+            The reply as text, from an endpoint that returns no token ids.
     """
 
     completion_ids: tuple[int, ...]
@@ -231,12 +237,15 @@ class Reply:
 
 
 def is_drawn(returns: Sequence[float]) -> bool:
-    """Whether no seat of several did better than another. A game of one seat is solved or not, and never drawn."""
+    """Return whether all of several seats have the same return. A one-seat game is never a draw."""
     return len(returns) > 1 and len(set(returns)) == 1
 
 
 def has_won(returns: Sequence[float], seat: int) -> bool:
-    """Whether a seat returns the most and others less; where there are no others, whether it returns 1, a solved puzzle's."""
+    """
+    Return whether a seat won: it has the highest return and some other seat has less. In one-seat games, whether the
+    return is 1.
+    """
     return returns[0] >= 1.0 if len(returns) == 1 else returns[seat] == max(returns) > min(returns)
 
 
@@ -251,7 +260,7 @@ class Trajectory:
 @dataclass(frozen=True, slots=True)
 class Episode:
     """
-    One playing of a game.
+    One episode of a game.
 
     Attributes:
         game (`str`):
@@ -259,27 +268,27 @@ class Episode:
         seed (`int`):
             Seed of the match: deals, dice and opening.
         players (`tuple[str, ...]`):
-            Name of whoever filled each seat.
+            Name of the player in each seat.
         trajectories (`tuple[Trajectory, ...]`):
-            One per seat, empty ones included.
+            One per seat, also for seats without turns.
         returns (`tuple[float, ...]`):
             Terminal payoff per seat.
         ending ([`Ending`]):
             Why it ended.
         offender (`int`, *optional*):
-            The seat whose fault ended it, where one is.
+            The seat that caused a forfeit or a failure.
         counter (`int`):
-            Number of the episode in the run, unique over all ranks.
+            Number of the episode in the run, unique among all ranks.
         moves (`tuple[tuple[int, str], ...]`):
-            Every move played, as (seat, action), random openings included: enough to replay the episode.
+            All moves, as (seat, action), with the random opening: enough to replay the episode.
         opening (`int`):
-            How many of those moves were a random opening that nobody chose.
+            Number of moves in the random opening.
         order (`tuple[int, ...]`):
             The seat of each turn, in playing order.
         discarded_tokens (`int`):
-            Policy tokens sampled in drawn attempts that were played again.
+            Number of policy tokens in drawn attempts that were played again.
         detail (`str`):
-            For people: the environment's reason, or the error.
+            The environment's reason, or the error, for people.
     """
 
     game: str
@@ -298,12 +307,12 @@ class Episode:
 
     @property
     def is_draw(self) -> bool:
-        """Whether no seat did better than another, judged on the game's own returns."""
+        """Return whether all seats have the same return."""
         return is_drawn(self.returns)
 
     @property
     def policy_tokens(self) -> int:
-        """Tokens that the trained policy wrote in this episode."""
+        """Number of tokens that the policy sampled in this episode."""
         return sum(
             len(turn.completion_ids)
             for trajectory in self.trajectories

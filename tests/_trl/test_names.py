@@ -31,6 +31,7 @@ from trl_spiral._trl.names import (
 from trl_spiral._trl.vllm_generation import SpiralVLLMGeneration
 from trl_spiral.algorithms import AlgorithmMixin
 from trl_spiral.training.base_trainer import AdvantageMixin
+from trl_spiral.training.logprobs import SampledLogprobsMixin
 
 
 FOLDER = Path(_trl.__file__).parent
@@ -76,7 +77,7 @@ class TestAttributes:
         assert inspect.isfunction(getattr(vllm_generation.VLLMGeneration, name))
 
     def test_a_log_in_mid_step_takes_the_next_one_away(self):
-        # Hence `callbacks.log.log_beside`, which puts it back.
+        # Hence `callbacks.log.log_separately`, which puts it back.
         assert "control.should_log = False" in inspect.getsource(transformers.trainer_callback.CallbackHandler.on_log)
 
     @pytest.mark.parametrize("module", SEAM)
@@ -109,10 +110,10 @@ class TestOverriddenMethods:
                 name for name, value in vars(owner).items() if inspect.isfunction(value) and hasattr(GRPOTrainer, name)
             }
             - public
-            for owner in (SpiralTrainer, AdvantageMixin, AlgorithmMixin)
+            for owner in (SpiralTrainer, SampledLogprobsMixin, AdvantageMixin, AlgorithmMixin)
         }
 
-        assert ours[SpiralTrainer] | ours[AdvantageMixin] == set(OVERRIDDEN)
+        assert ours[SpiralTrainer] | ours[SampledLogprobsMixin] | ours[AdvantageMixin] == set(OVERRIDDEN)
         assert ours[AlgorithmMixin] == set(OVERRIDDEN_BY_ALGORITHMS)
 
     @pytest.mark.parametrize("name", OVERRIDDEN_BY_ALGORITHMS)

@@ -1,4 +1,4 @@
-"""Algorithms by name: each gradient is its paper's formula, and what TRL lacks is done on all ranks alike."""
+"""Algorithms by name: gradients against the papers' formulas, on one rank and on two."""
 
 import json
 import logging
@@ -18,10 +18,10 @@ from trl_spiral.algorithms.resampling import choose_groups, merge
 
 
 NAN = float("nan")
-EPSILON = 1e-4  # what TRL adds to a standard deviation before it divides by it
+EPSILON = 1e-4  # TRL adds it to a standard deviation before dividing
 BETA = 0.04  # of arXiv 2402.03300, 4.2
 
-# By name, what is asked for. Every one of them is compared with `reference`.
+# Options by name. Each is compared with `reference`.
 RUNS = {
     "grpo": dict(algorithm="grpo"),
     "grpo, each completion": dict(algorithm="grpo", loss_type="grpo"),
@@ -41,7 +41,7 @@ RUNS = {
     "rloo, adapted": dict(algorithm="rloo", temperature=0.9, temperature_ref_std=0.4),
 }
 
-# Which of the four groups of each batch are useful; the last batch is never asked for.
+# Useful groups among the four of each batch. The last batch is never used.
 USEFUL = [[0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1]]
 RESAMPLED = dict(algorithm="gpg", gpg_min_useful=0.6, max_steps=1)
 
@@ -54,8 +54,8 @@ def rewards_of(batches):
 
 def resampled_rows():
     """
-    What becomes of these batches: the useful group of the second comes first, then those of the third; the last place keeps
-    what it had. On two ranks, each of which has two groups, no other place is found for any of them.
+    Return the merged batch: the useful group of the second batch, those of the third, and a group of the first batch in
+    the last place. On two ranks of two groups each, the groups have the same places.
     """
     rows = [*replies(1)[4:8], *replies(2)[0:4], *replies(2)[12:16], *replies(0)[12:16]]
     return rows, [0, 1, 1, 0.5] * 3 + [0.1] * 4
@@ -67,7 +67,7 @@ def log_probabilities(model, prompt, reply, temperature=1.0):
 
 
 def advantages(name, rewards, ema=0.0):
-    """Of a whole batch, as the papers write them."""
+    """Return the advantages of a whole batch by the papers' formulas."""
     groups = torch.tensor(rewards).view(-1, SIZE)
     mean = groups.mean(1, keepdim=True)
     others = (groups.sum(1, keepdim=True) - groups) / (SIZE - 1)
@@ -84,12 +84,12 @@ def advantages(name, rewards, ema=0.0):
 
 
 def loss(kind, logps, weights):
-    """What the policy gradient is the gradient of, from each completion's log-probabilities and advantage."""
+    """Return the policy loss from each completion's log-probabilities and advantage."""
     sums = [advantage * logp.sum() for advantage, logp in zip(weights, logps, strict=True)]
     divisors = {
         "tokens": sum(map(len, logps)),  # arXiv 2503.14476, which pools the tokens of the batch
         "constant": len(logps) * LONGEST,  # arXiv 2503.20783, listing 1
-        "sum": len(logps),  # of whole replies, as Williams and RLOO have it
+        "sum": len(logps),  # of whole replies, as in Williams and RLOO
     }
     if kind.startswith("each completion"):  # arXiv 2402.03300
         return -sum(term / len(logp) for term, logp in zip(sums, logps, strict=True)) / len(logps)
@@ -97,7 +97,7 @@ def loss(kind, logps, weights):
 
 
 def divergence(logps, others):
-    """From a reference, by arXiv 2402.03300, (4), as a mean over each completion."""
+    """Return the KL term of arXiv 2402.03300, (4), as a mean over each completion."""
     apart = [other - logp for logp, other in zip(logps, others, strict=True)]
     return sum((each.exp() - each - 1).mean() for each in apart) / len(apart)
 
@@ -111,7 +111,8 @@ def reference(model_dir, name, step):
     estimator = name if variant in ("batch", "ema") else algorithm
     losses = ("each completion", "each completion and kl", "sum", "tokens")
     kind = variant if variant in losses else DEFAULT_LOSS.get(algorithm, "constant")
-    # The moving average begins at the first batch's mean; it is read before it is moved, so the second batch meets the same.
+    # The moving average starts at the first batch's mean and is used before its update. The second batch uses the
+    # same.
     ema = sum(REWARDS[0]) / len(REWARDS[0])
     temperature = 1.0
     if variant == "adapted":
@@ -128,7 +129,7 @@ def reference(model_dir, name, step):
 
 
 def check(found, expected):
-    """Compare gradients. The trainer has its rewards and advantages in float32: a sum over the batch and a few steps."""
+    """Compare gradients. The trainer has rewards and advantages in float32: a sum over the batch and a few steps."""
     assert found.keys() == expected.keys()
     largest = max(value.abs().max().item() for value in expected.values())
     for parameter, value in expected.items():
@@ -155,7 +156,7 @@ def check_gradients(model_dir, name, steps):
 
 class TestGradients:
     @pytest.mark.parametrize("name", RUNS)
-    def test_are_the_formula_of_the_paper(self, name, model_dir, tmp_path):
+    def test_match_the_formula_of_the_paper(self, name, model_dir, tmp_path):
         check_gradients(model_dir, name, gradients(model_dir, tmp_path, **RUNS[name]))
 
 
@@ -173,11 +174,11 @@ def on_two_ranks(model_dir, tmp_path_factory):
 
 class TestTwoRanks:
     @pytest.mark.parametrize("name", RUNS)
-    def test_have_the_gradients_of_one(self, name, model_dir, on_two_ranks):
+    def test_have_the_gradients_of_one_rank(self, name, model_dir, on_two_ranks):
         # Each rank has two of the four groups: B and M, the means and the deviations are of the whole batch.
         check_gradients(model_dir, name, torch.load(on_two_ranks / f"{name}.pt"))
 
-    def test_resample_together(self, model_dir, on_two_ranks):
+    def test_resample_in_sync(self, model_dir, on_two_ranks):
         (found,) = torch.load(on_two_ranks / "resampled.pt")
 
         check_resampled(model_dir, found)
@@ -186,11 +187,11 @@ class TestTwoRanks:
 class TestEstimators:
     REWARDS = torch.tensor([1.0, 0.0, 0.5, NAN, 0.3, 0.3, NAN, 0.3, NAN, NAN, NAN, 1.0])
 
-    def test_a_group_is_useful_where_its_rewards_differ(self):
+    def test_a_group_is_useful_if_its_rewards_differ(self):
         assert useful_groups(self.REWARDS, 4).tolist() == [True, False, False]
 
     def test_rounding_makes_no_group_useful(self):
-        # Rewards of 0.7, as two functions gave it in parts.
+        # Rewards of 0.7, as sums of two functions.
         parts = torch.tensor(
             [[0.0, 0.7], [0.1, 0.6], [0.3, 0.4], [0.2, 0.5], [0.0, 0.7], [0.1, 0.6], [0.3, 0.4], [0.2, 0.6]]
         )
@@ -200,21 +201,21 @@ class TestEstimators:
         assert useful_groups(rewards, 4).tolist() == [False, True]
         assert group_policy_gradient(rewards, 4)[:4].tolist() == [0.0] * 4
 
-    def test_gpg_scales_by_the_useful_share_and_leaves_the_rest_at_zero(self):
+    def test_gpg_divides_by_the_share_of_useful_groups(self):
         expected = [1.5, -1.5, 0.0] + [0.0] * 9
 
         assert group_policy_gradient(self.REWARDS, 4).tolist() == pytest.approx(expected)
 
-    def test_gpg_of_a_batch_without_a_useful_group_is_zero(self):
+    def test_gpg_is_zero_without_useful_groups(self):
         assert group_policy_gradient(torch.full((8,), 0.1), 4).tolist() == [0.0] * 8
 
-    def test_rloo_compares_with_the_others_that_were_scored(self):
+    def test_rloo_uses_the_other_scored_rewards(self):
         found = leave_one_out(self.REWARDS, 4)
 
         assert found[:4].tolist() == pytest.approx([0.75, -0.75, 0.0, 0.0])
         assert found[4:].tolist() == pytest.approx([0.0] * 8, abs=1e-6)
 
-    def test_a_moving_baseline_is_read_before_it_is_moved(self):
+    def test_the_ema_baseline_is_used_before_its_update(self):
         baseline = Baseline("ema", decay=0.5)
 
         assert baseline(torch.tensor([1.0, 3.0, NAN])).tolist() == [-1.0, 1.0, 0.0]
@@ -223,7 +224,7 @@ class TestEstimators:
         assert baseline(torch.tensor([NAN])).tolist() == [0.0]
         assert baseline.average == 4.0
 
-    def test_a_baseline_goes_on_from_its_state(self):
+    def test_a_baseline_restores_its_state(self):
         baseline, other = Baseline("ema", decay=0.5), Baseline("ema", decay=0.5)
         baseline(torch.tensor([2.0]))
         other.load_state_dict(baseline.state_dict())
@@ -232,7 +233,7 @@ class TestEstimators:
 
 
 class TestResampling:
-    def test_useful_groups_take_useless_places_of_their_own_rank(self):
+    def test_useful_groups_replace_useless_ones_on_their_rank(self):
         kept = [True, False, False, False, False, False]
         fresh = [True, False, False, True, True, True]
 
@@ -240,7 +241,7 @@ class TestResampling:
         assert choose_groups(kept, fresh, ranks=2) == [0, 6, 2, 9, 10, 11]
         assert choose_groups(kept, [False] * 6, ranks=2) == [0, 1, 2, 3, 4, 5]
 
-    def test_rows_keep_their_padding_on_the_right_side(self):
+    def test_rows_keep_their_padding_side(self):
         first = {
             "prompt_ids": torch.tensor([[1], [2]]),
             "prompt_mask": torch.tensor([[1], [1]]),
@@ -262,13 +263,13 @@ class TestResampling:
         assert merged["completion_ids"].tolist() == [[3, 4, 5], [15, 9, 9]]
         assert merged["advantages"].tolist() == pytest.approx([0.1, 0.4])
 
-    def test_what_is_not_text_is_refused(self):
+    def test_refuses_a_batch_with_images(self):
         batch = {"completion_ids": torch.tensor([[1], [2]]), "num_images": [1, 1]}
 
         with pytest.raises(ValueError, match="A batch with 'num_images' cannot be resampled"):
             merge(batch, batch, [0, 1], pad=0)
 
-    def test_useful_groups_of_several_batches_are_trained_on_together(self, model_dir, tmp_path):
+    def test_trains_on_useful_groups_of_several_batches(self, model_dir, tmp_path):
         seen = Gradients()
         trainer = make(
             model_dir,
@@ -292,7 +293,7 @@ class TestResampling:
         said = [trainer.processing_class.decode(reply, skip_special_tokens=True) for _, reply in rows]
         assert list(trainer._logs["completion"]) == said
 
-    def test_ends_after_some_tries_and_says_so_once(self, model_dir, tmp_path, caplog):
+    def test_stops_at_the_maximum_and_warns_once(self, model_dir, tmp_path, caplog):
         with caplog.at_level(logging.WARNING, "trl_spiral"):
             trainer = make(
                 model_dir,
@@ -307,11 +308,10 @@ class TestResampling:
         assert [entry["gpg/useful_share"] for entry in trainer.state.log_history[:2]] == [0.25, 0.25]
         assert trainer.rollout_func.batches == 6
         assert [record.message.split(";")[0] for record in caplog.records] == [
-            "Only 25% of the groups have rewards that differ after prompts were drawn 3 times, and 60% were asked for. They "
-            "are trained on"
+            "Only 25% of the groups have rewards that differ after prompts were drawn 3 times"
         ]
 
-    def test_draws_prompts_that_ranks_agree_on(self, model_dir, tmp_path):
+    def test_draws_the_same_prompts_on_all_ranks(self, model_dir, tmp_path):
         trainer = make(model_dir, tmp_path, algorithm="gpg", gpg_min_useful=0.6)
         first = trainer._more_prompts(["prompt"], 16)
         second = trainer._more_prompts(["prompt"], 16)
@@ -320,10 +320,10 @@ class TestResampling:
         assert len({row["prompt"] for row in first}) == 4
         assert first != second
 
-    def test_a_stream_of_prompts_is_refused_before_the_model_is_loaded(self, tmp_path):
+    def test_refuses_a_stream_before_the_model_is_loaded(self, tmp_path):
         stream = Dataset.from_dict({"prompt": ["a"]}).to_iterable_dataset()
 
-        with pytest.raises(ValueError, match="a stream has no prompts to draw from"):
+        with pytest.raises(ValueError, match="which a stream does not allow"):
             AlgorithmTrainer(
                 "no such model", lambda **kwargs: [], config(tmp_path, algorithm="gpg", gpg_min_useful=0.5), stream
             )
@@ -331,7 +331,7 @@ class TestResampling:
 
 class TestInfiniteRewards:
     @pytest.mark.parametrize("infinite", [float("inf"), -float("inf")])
-    def test_count_as_none(self, infinite, model_dir, tmp_path):
+    def test_count_as_missing(self, infinite, model_dir, tmp_path):
         def run(odd):
             first, second = REWARDS
             trainer = make(
@@ -347,7 +347,7 @@ class TestInfiniteRewards:
             return seen.steps, trainer._own_state()
 
         steps, state = run(infinite)
-        expected_steps, expected_state = run(None)  # which TRL takes for not scored
+        expected_steps, expected_state = run(None)  # TRL treats it as not scored
 
         assert state == expected_state
         for found, expected in zip(steps, expected_steps, strict=True):
@@ -365,15 +365,15 @@ class TestConfig:
             (dict(algorithm=["gpg"]), "`algorithm` (['gpg']) must be one of 'grpo'"),
             (
                 dict(algorithm="reinforce", num_generations=1),
-                "`num_generations` (1) must be at least 2, whatever the algorithm",
+                "`num_generations` (1) must be at least 2 with any algorithm",
             ),
             (
                 dict(algorithm="gpg", loss_type="grpo"),
-                "`loss_type` ('grpo') contradicts `algorithm='gpg'`, which goes with 'dapo'.",
+                "`loss_type` ('grpo') contradicts `algorithm='gpg'`, which requires 'dapo'.",
             ),
             (
                 dict(algorithm="rloo", scale_rewards="group"),
-                "`scale_rewards` ('group') contradicts `algorithm='rloo'`, which goes with 'none'.",
+                "`scale_rewards` ('group') contradicts `algorithm='rloo'`, which requires 'none'.",
             ),
             (
                 dict(algorithm="dr_grpo", scale_rewards=True),
@@ -415,8 +415,8 @@ class TestConfig:
             ),
             (
                 dict(algorithm="gpg", off_policy_mask_threshold=0.5),
-                "`off_policy_mask_threshold` (0.5) contradicts `algorithm='gpg'`, whose loss is that of every token, "
-                "unclipped. Leave it at None",
+                "`off_policy_mask_threshold` (0.5) contradicts `algorithm='gpg'`, whose loss includes every "
+                "token, unclipped. Leave it at None",
             ),
             (
                 dict(algorithm="reinforce", top_entropy_quantile=0.2),
@@ -425,7 +425,8 @@ class TestConfig:
             (dict(algorithm="rloo", delta=0.5), "`delta` (0.5) contradicts `algorithm='rloo'`"),
             (
                 dict(algorithm="gpg", epsilon=0.05),
-                "`epsilon` (0.05) contradicts `algorithm='gpg'`, whose loss is that of every token, unclipped. Leave it at 0.2",
+                "`epsilon` (0.05) contradicts `algorithm='gpg'`, whose loss includes every token, "
+                "unclipped. Leave it at 0.2",
             ),
             (
                 dict(algorithm="reinforce", epsilon_high=0.28),
@@ -435,11 +436,11 @@ class TestConfig:
                 dict(
                     algorithm="gpg", gpg_min_useful=0.6, per_device_train_batch_size=6, num_generations=8, world_size=2
                 ),
-                "whose 12 rows a generation batch",
+                "whose 12 rows per generation batch",
             ),
         ],
     )
-    def test_refuses_what_contradicts_in_one_sentence(self, changes, sentence, tmp_path, monkeypatch):
+    def test_refuses_contradictory_options(self, changes, sentence, tmp_path, monkeypatch):
         if changes.pop("world_size", 1) == 2:
             monkeypatch.setattr(AlgorithmConfig, "world_size", 2)
         with pytest.raises(ValueError) as refused:
@@ -447,7 +448,7 @@ class TestConfig:
 
         assert sentence in str(refused.value)
 
-    def test_names_stand_for_options_of_trl(self, tmp_path):
+    def test_names_select_options_of_trl(self, tmp_path):
         resolved = {
             name: (args.loss_type, args.scale_rewards)
             for name in ("grpo", "dr_grpo", "gpg", "reinforce", "rloo")
@@ -462,15 +463,15 @@ class TestConfig:
             "rloo": ("dr_grpo", "none"),
         }
 
-    def test_options_of_one_algorithm_have_their_defaults_there_alone(self, tmp_path):
+    def test_options_of_one_algorithm_have_defaults_only_there(self, tmp_path):
         args = AlgorithmConfig(str(tmp_path), algorithm="gpg", use_cpu=True, bf16=False, report_to="none")
 
         assert (args.gpg_min_useful, args.gpg_max_resamples, args.reinforce_baseline) == (0.6, 4, None)
 
-    def test_a_gpg_that_never_resamples_has_no_number_of_tries(self, tmp_path):
+    def test_gpg_without_resampling_has_no_maximum(self, tmp_path):
         assert config(tmp_path, algorithm="gpg", gpg_min_useful=0.0).gpg_max_resamples is None
 
-    def test_the_trainer_wants_one(self):
+    def test_the_trainer_requires_one(self):
         with pytest.raises(ValueError, match=r"`args` \(NoneType\) must be an `AlgorithmConfig`"):
             AlgorithmTrainer("no such model", lambda **kwargs: [])
 

@@ -1,4 +1,4 @@
-"""A temperature that follows the rewards, and every copy of it that TRL keeps."""
+"""The adaptive temperature, and every copy of it in TRL."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ def small_first_token(completion_ids, **kwargs):
 
 
 def make(model, output_dir, trainer_class=AlgorithmTrainer, peft_config=None, **changes):
-    """Sixteen rows a batch, used twice: a cycle is four optimizer steps."""
+    """Return a trainer with sixteen rows per batch, used twice: a cycle is four optimizer steps."""
     settings = dict(
         output_dir=str(output_dir),
         per_device_train_batch_size=8,
@@ -53,7 +53,7 @@ def make(model, output_dir, trainer_class=AlgorithmTrainer, peft_config=None, **
 
 
 def plain(model, inputs, temperature):
-    """The log-probabilities of a batch's replies, as anybody would compute them."""
+    """Return the log-probabilities of a batch's replies, computed directly."""
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     width = inputs["completion_ids"].size(1)
@@ -63,7 +63,7 @@ def plain(model, inputs, temperature):
 
 
 def scored(trainer, model, inputs):
-    """Those that TRL computes."""
+    """Return TRL's log-probabilities."""
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     with torch.no_grad():
@@ -78,7 +78,7 @@ def check_scores(trainer, model, inputs, temperature, tolerance=1e-5):
 
 
 class Watching(AlgorithmTrainer):
-    """Notes the temperature of every batch, and checks each loss against it."""
+    """Records the temperature of every batch, and checks each loss against it."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -108,22 +108,22 @@ class TestAdapted:
     @pytest.mark.parametrize(
         ("rewards", "expected"),
         [
-            ([0.0, 1.0], 0.8),  # deviate by 0.5, where 0.4 is asked for
+            ([0.0, 1.0], 0.8),  # the deviation is 0.5, the reference 0.4
             ([0.0, 0.8], 1.0),
             ([0.0, 0.0, 0.0, 1.0], 0.4 / 0.1875**0.5),
             ([0.0, 1.0, float("nan")], 0.8),
             ([0.0, 1.0, float("inf"), -float("inf")], 0.8),
             ([0.0, 10.0], 0.6),
             ([0.5, 0.51], 2.0),
-            ([0.1, 0.1, 0.1], 2.0),  # no deviation at all
-            ([float("nan")], 1.0),  # nothing known
+            ([0.1, 0.1, 0.1], 2.0),  # no deviation
+            ([float("nan")], 1.0),  # no finite rewards
         ],
     )
-    def test_is_the_formula_within_bounds(self, rewards, expected):
+    def test_is_the_clipped_formula(self, rewards, expected):
         assert adapted(1.0, 0.4, torch.tensor(rewards), BOUNDS) == pytest.approx(expected, rel=1e-6)
 
-    def test_of_zeros_and_ones_with_a_reference_of_one_never_leaves_the_bound(self):
-        # Why the reference is a parameter.
+    def test_of_binary_rewards_with_a_reference_of_one_stays_at_the_bound(self):
+        # The reason for the parameter.
         for ones in range(1, 8):
             assert adapted(1.0, 1.0, torch.tensor([1.0] * ones + [0.0] * (8 - ones)), BOUNDS) == 2.0
 
@@ -144,7 +144,7 @@ def trainer(model_dir, tmp_path_factory):
 
 
 class TestTraining:
-    def test_moves_with_the_rewards_of_the_batch_before(self, trainer):
+    def test_adapts_to_the_rewards_of_the_previous_batch(self, trainer):
         temperatures, deviations = zip(*trainer.sampled_at, strict=True)
         expected = [min(max(0.9 * 0.4 / deviation, 0.6), 2.0) if deviation else 2.0 for deviation in deviations]
 
@@ -156,15 +156,15 @@ class TestTraining:
             temperatures
         )
 
-    def test_scores_every_batch_at_the_temperature_at_which_it_was_sampled(self, trainer):
-        # By the log-probabilities of each of the ten losses: see `Watching`. Evaluation came in the middle of two cycles.
+    def test_scores_every_batch_at_its_sampling_temperature(self, trainer):
+        # Checked by the log-probabilities of each of the ten losses: see `Watching`. Evaluation interrupts two cycles.
         assert trainer.losses == 10
 
-    def test_evaluates_at_the_base_value(self, trainer):
+    def test_evaluates_at_the_base_temperature(self, trainer):
         assert set(trainer.evaluated_at) == {0.9}
         assert len(trainer.evaluated_at) >= 3
 
-    def test_scores_the_reference_at_the_same(self, trainer):
+    def test_scores_the_reference_at_the_same_temperature(self, trainer):
         check_scores(trainer, trainer.ref_model, trainer._buffered_inputs[0], trainer.temperature)
 
 
@@ -190,7 +190,7 @@ class TestCopies:
         apart = plain(trainer.model, inputs, 0.7)[mask] - plain(trainer.model, inputs, 1.9)[mask]
         assert apart.abs().max() > 0.2
 
-    def test_sampling_goes_by_it(self, model_dir, tmp_path):
+    def test_sampling_uses_them(self, model_dir, tmp_path):
         trainer = make(model_dir, tmp_path, max_steps=1)
         trainer.train()
         prompts = [trainer.processing_class(text)["input_ids"] for text in PROMPTS]
@@ -198,14 +198,14 @@ class TestCopies:
         _trl.set_temperature(trainer, 1e-4, trainer._temperature_cells)
         found, _ = trainer._generate_single_turn(prompts, None, {}, 1)
 
-        # So cold, sampling takes the likeliest token.
+        # At this temperature, sampling takes the most probable token.
         for prompt, reply in zip(prompts, found, strict=True):
             ids = torch.tensor([prompt + reply])
             with torch.no_grad():
                 likeliest = trainer.model(ids).logits[0, len(prompt) - 1 : -1].argmax(-1)
             assert reply == likeliest.tolist()
 
-    def test_that_cannot_be_found_end_the_run(self, model_dir):
+    def test_that_are_not_found_end_the_run(self, model_dir):
         trainer = SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(model_dir), ref_model=None)
 
         with pytest.raises(
@@ -218,9 +218,9 @@ class TestResume:
     @pytest.mark.parametrize(
         "changes",
         [
-            # Saved in the middle of a cycle, whose temperature is not the next one's.
+            # Saved in the middle of a cycle. The temperature of the next cycle differs.
             dict(algorithm="grpo"),
-            # The reference as far as it has been moved scores the third batch, which is used from the ninth step on.
+            # The updated reference scores the third batch, which is used from the ninth step on.
             dict(algorithm="dr_grpo", beta=0.05, sync_ref_model=True, ref_model_sync_steps=2, max_steps=10),
             dict(
                 algorithm="reinforce",
@@ -238,7 +238,7 @@ class TestResume:
         ],
         ids=lambda changes: changes["algorithm"],
     )
-    def test_goes_on_as_the_run_that_was_never_interrupted(self, changes, model_dir, tmp_path):
+    def test_continues_as_an_uninterrupted_run(self, changes, model_dir, tmp_path):
         changes = {"max_steps": 8, "save_strategy": "steps", "save_steps": 3, **changes}
         whole = make(model_dir, tmp_path, **changes)
         whole.train()
@@ -262,9 +262,9 @@ class TestConfig:
             (dict(temperature_ref_std=0.0), r"`temperature_ref_std` \(0.0\) must be above 0 and finite"),
             (dict(temperature_ref_std=float("nan")), r"`temperature_ref_std` \(nan\) must be above 0 and finite"),
             (dict(temperature_ref_std=float("inf")), r"`temperature_ref_std` \(inf\) must be above 0 and finite"),
-            (dict(temperature_max=float("inf")), r"`temperature_max` \(inf\), itself finite"),
+            (dict(temperature_max=float("inf")), r"`temperature_max` \(inf\), which must be finite"),
             (dict(temperature=0.5), r"`temperature` \(0.5\) must lie between `temperature_min` \(0.6\)"),
-            (dict(temperature_min=0.0), r"`temperature_min` \(0.0\), itself above 0"),
+            (dict(temperature_min=0.0), r"`temperature_min` \(0.0\), which must be above 0"),
             (
                 dict(temperature_min=0.5, temperature_ref_std=None),
                 r"`temperature_min` \(0.5\) has no effect without `temperature_ref_std`",
@@ -276,11 +276,11 @@ class TestConfig:
             (dict(generation_kwargs={"temperature": 1.0}), "`generation_kwargs` must not set 'temperature'"),
         ],
     )
-    def test_refuses_in_one_sentence(self, changes, sentence, tmp_path):
+    def test_refuses_bad_options(self, changes, sentence, tmp_path):
         with pytest.raises(ValueError, match=sentence):
             AlgorithmConfig(str(tmp_path), **{"temperature_ref_std": 0.4, **changes}, use_cpu=True, bf16=False)
 
-    def test_has_bounds_where_it_adapts_alone(self, tmp_path):
+    def test_has_bounds_only_if_it_adapts(self, tmp_path):
         adapts, stays = (
             AlgorithmConfig(str(tmp_path), temperature_ref_std=std, use_cpu=True, bf16=False) for std in (0.4, None)
         )
@@ -288,7 +288,7 @@ class TestConfig:
         assert (adapts.temperature_min, adapts.temperature_max) == BOUNDS
         assert (stays.temperature_min, stays.temperature_max) == (None, None)
 
-    def test_leaves_the_temperature_alone_unless_asked(self, model_dir, tmp_path):
+    def test_is_constant_by_default(self, model_dir, tmp_path):
         trainer = make(model_dir, tmp_path, temperature_ref_std=None, max_steps=5)
         trainer.train()
 
@@ -298,7 +298,7 @@ class TestConfig:
 
 @pytest.mark.vllm
 class TestVLLM:
-    def test_samples_at_the_temperature_at_which_the_trainer_scores(self, vllm_model_dir, tmp_path):
+    def test_samples_at_the_temperature_of_the_trainer(self, vllm_model_dir, tmp_path):
         from tests.helpers.vllm_in_process import trainer_with_vllm
 
         def make_trainer():
@@ -311,5 +311,5 @@ class TestVLLM:
         logged = [entry for entry in trainer.state.log_history if "temperature" in entry]
 
         assert len({entry["temperature"] for entry in logged}) > 1
-        # TRL's own measure. Its colocated engine takes bfloat16; at another temperature they were apart by tenths.
+        # TRL's own metric. Its colocated engine uses bfloat16. At another temperature they differ by tenths.
         assert max(entry["sampling/sampling_logp_difference/mean"] for entry in logged) < 2e-2

@@ -1,14 +1,14 @@
 """
-Every game, one line each: how long its matches are, what a turn costs, and whether it keeps the promises of all games.
+Length of matches, time per turn and conformance tests of every game.
 
-A turn in the adapter is what the game loop does with one: observe the seat to move, list its legal moves, apply one. The
-bare environment then plays the very same moves as a user of TextArena would: `get_observation` and `step`. Each is done
-several times over, and the fastest of each turn counts, so that what else runs on the machine does not. "Over" is the
-median over turns of what the adapter adds.
+A turn in the adapter observes the seat to move, lists its legal moves and applies one, like the game loop. The bare
+environment replays the same moves like a user of TextArena, with `get_observation` and `step`. Both are repeated, and
+the fastest time of each turn counts, to exclude other load on the machine. "Over" is the median over turns of the time
+that the adapter adds.
 
     python tests/benchmarks/bench_games.py [--hostile 2000] [--no-conformance] [GAME ...]
 
-Goals: at most 60 microseconds a turn over the environment's own, and 50 ms for the worst of the hostile replies.
+Goals: at most 60 microseconds per turn over the environment, and at most 50 ms for a hostile reply.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import textarena
 
 
 TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(TESTS.parent))  # the project root, for `tests.helpers`
 
 from tests.helpers.hostile_replies import FIRST_CLASS, any_move, check_harmless, hostile_reply, opening, replay  # noqa: E402
 from trl_spiral.games import Game, game_names, get_game  # noqa: E402
@@ -41,7 +41,7 @@ REPEATS = 4
 
 
 def random_matches(game: Game, count: int) -> list[list[str]]:
-    """The moves of random matches with seeds 0, 1, …"""
+    """Return the moves of random matches with seeds 0, 1, …"""
     matches = []
     for seed in range(count):
         match, rng, moves = game.start(seed), random.Random(derive_seed(game.name, seed)), []
@@ -53,7 +53,7 @@ def random_matches(game: Game, count: int) -> list[list[str]]:
 
 
 def timed(turns: list[Callable[[], Any]]) -> list[float]:
-    """Microseconds of each turn."""
+    """Return the microseconds of each turn."""
     seconds = []
     for turn in turns:
         began = time.perf_counter()
@@ -80,7 +80,7 @@ def bare_turns(game: TextArenaGame, seed: int, moves: list[str]) -> list[float]:
         env.get_observation()
         env.step(move)
 
-    # What NewRecruit prints for every move is left out, as it is in the adapter.
+    # Discard the output of NewRecruit, as the adapter does.
     stdout, sys.stdout = sys.stdout, open("/dev/null", "w")
     try:
         return timed([lambda move=move: turn(move) for move in moves])
@@ -93,8 +93,8 @@ def fastest(play: Callable[[], list[float]]) -> list[float]:
     return [min(turn) for turn in zip(*(play() for _ in range(REPEATS)), strict=True)]
 
 
-class Verdicts:
-    """Collects, by game, which promises of `test_conformance.py` were kept."""
+class TestResults:
+    """A pytest plugin that counts the results of `test_conformance.py` by game."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
@@ -109,7 +109,7 @@ class Verdicts:
         return f"{outcomes['passed']}/{sum(outcomes.values())}" if outcomes else ""
 
 
-def table_of_games(names: list[str], matches: int, verdicts: Verdicts) -> None:
+def table_of_games(names: list[str], matches: int, results: TestResults) -> None:
     print("| game | turns mean/max | bare µs | adapter µs | over µs | conformance |")
     print("| --- | --- | --- | --- | --- | --- |")
     added = {}
@@ -127,12 +127,11 @@ def table_of_games(names: list[str], matches: int, verdicts: Verdicts) -> None:
             added[name] = statistics.median(mine - its for mine, its in zip(ours, bare, strict=True))
             costs = f"{statistics.median(bare):.0f}", costs[1], f"{added[name]:.0f}"
         turns = f"{statistics.mean(lengths):.1f}/{max(lengths)}"
-        print("|", " | ".join((name, turns, *costs, verdicts.of(name))), "|", flush=True)
+        print("|", " | ".join((name, turns, *costs, results.of(name))), "|", flush=True)
     if added:
         most = max(added, key=lambda name: added[name])
-        print(
-            f"\nMedian over games: {statistics.median(added.values()):.0f} µs over; most: {added[most]:.0f} ({most}).\n"
-        )
+        median = statistics.median(added.values())
+        print(f"\nMedian over games: {median:.0f} µs over; maximum: {added[most]:.0f} ({most}).\n")
 
 
 def table_of_hostile_replies(replies: int) -> None:
@@ -148,7 +147,7 @@ def table_of_hostile_replies(replies: int) -> None:
             seconds.append(took)
         counts = [str(outcomes[outcome]) for outcome in ("no move", "illegal", "played")]
         times = f"{statistics.median(seconds) * 1e6:.0f}", f"{max(seconds) * 1e3:.2f}"
-        # `check_harmless` raises at the first that forges anything.
+        # `check_harmless` raises at a forged observation.
         print("|", " | ".join((name, str(replies), *counts, "0", *times)), "|", flush=True)
 
 
@@ -161,13 +160,14 @@ def main() -> None:
     )
     parser.add_argument("--no-conformance", action="store_true")
     args = parser.parse_args()
-    verdicts = Verdicts()
+    results = TestResults()
     if not args.no_conformance:
         chosen = ["-k", " or ".join(args.games)] if args.games else []
         pytest.main(
-            ["-q", "--no-header", "-p", "no:randomly", str(TESTS / "test_conformance.py"), *chosen], [verdicts]
+            ["-q", "--no-header", "-p", "no:randomly", str(TESTS / "games" / "test_conformance.py"), *chosen],
+            [results],
         )
-    table_of_games(args.games or game_names(), args.matches, verdicts)
+    table_of_games(args.games or game_names(), args.matches, results)
     if args.hostile:
         table_of_hostile_replies(args.hostile)
 

@@ -1,15 +1,15 @@
 """
-What a game loop without waiting is worth: new tokens a second on one engine, with the same games in the same run, for
+New tokens per second of asynchronous games on one engine, for the same games in one run:
 
-* ours: every reply goes back into its game at once;
-* barrier: all games wait for the longest reply of a turn before any goes on;
+* ours: each reply continues its game at once;
+* barrier: all games wait for the longest reply of a turn;
 * one: one game at a time;
-* limit: no games at all, the engine is given every prompt of our run in advance.
+* limit: no games, the engine gets all prompts of our run in advance.
 
-Reply lengths are log-normal (sigma 1, capped), drawn by seed and forced. From them follows how much there is to gain over the
-barrier: `bound` if a decoding step costs the same however many rows it has, as on a large GPU; and `bound here` at what
-prompts and steps cost on this engine, which is measured beforehand: on a CPU each row costs, so that rows which are done
-make a barrier's steps cheaper.
+Reply lengths are log-normal (sigma 1, capped), drawn by seed and forced. They bound the gain over the barrier. `bound`
+assumes that the time of a decoding step does not depend on the number of rows, as on a large GPU. `bound here` uses
+the measured times of prompts and steps on this engine: on a CPU each row takes time, so finished rows make the steps
+of a barrier cheaper.
 
     python tests/benchmarks/bench_generation.py --engine transformers
     python tests/benchmarks/bench_generation.py --engine vllm --in-flight 8 64 512 --grow
@@ -41,7 +41,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests.conftest`
 
 from trl_spiral.games import Game, Match, Traits
 from trl_spiral.seeding import derive_seed
@@ -49,13 +49,13 @@ from trl_spiral.selfplay.referee import Engine, Playing, Start, play, referee
 from trl_spiral.types import Ending, Observation, Reply, Request, Sampling, Turn
 
 
-RULES, NEWS = 48, 24  # tokens: what all prompts begin with, and what each turn brings
+RULES, NEWS = 48, 24  # tokens of the shared rules, and of the new part of each turn
 TURNS = 6
 VOCABULARY = 700
 
 
 class Talk(Game):
-    """Two seats speak in turn, a fixed number of times. Whatever is said is legal."""
+    """Two seats talk in turn for a fixed number of turns. Any text is legal."""
 
     name, traits = "Talk", Traits(zero_sum=False)
 
@@ -67,14 +67,14 @@ class Talk(Game):
 
 
 class TalkMatch(Match):
-    """How often somebody has spoken."""
+    """One match, which counts turns."""
 
     def __init__(self) -> None:
-        self.spoken = 0
+        self.turns = 0
 
     @property
     def to_move(self) -> int | None:
-        return None if self.ending else self.spoken % 2
+        return None if self.ending else self.turns % 2
 
     def observe(self, seat: int) -> Observation:
         return Observation("Talk", seat, ())
@@ -83,8 +83,8 @@ class TalkMatch(Match):
         return None
 
     def apply(self, action: str) -> str:
-        self.spoken += 1
-        if self.spoken == TURNS:
+        self.turns += 1
+        if self.turns == TURNS:
             self.ending = Ending.FINISHED
         return action
 
@@ -94,7 +94,7 @@ class TalkMatch(Match):
 
 
 class Talker:
-    """Asks with random tokens after shared rules, for a reply of a length that the seed decides."""
+    """A player with random prompts after shared rules, and reply lengths drawn by seed."""
 
     name = "talker"
 
@@ -111,12 +111,12 @@ class Talker:
         return Request(before + news, Sampling(max_new_tokens=length), seed=observation.seed)
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
-        # Every reply is cut off where the benchmark wants it, which is no forfeit here.
+        # The benchmark truncates every reply, which is no forfeit here.
         return Turn("said", prompt_ids=request.prompt_ids, completion_ids=reply.completion_ids)
 
 
 class Barrier:
-    """An engine that answers nobody before it has answered everybody."""
+    """An engine that returns replies when all requests are done."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -141,7 +141,7 @@ class Barrier:
 
 
 class Recorder:
-    """Writes down what an engine is asked."""
+    """An engine that records requests."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -156,7 +156,7 @@ class Recorder:
 
 
 def games(number: int, talker: Talker) -> Iterator[Playing]:
-    """The same games every time."""
+    """Yield the same games at every call."""
     for counter in range(number):
         yield referee(
             Start(Talk(), (talker, talker), seed=counter, play_seed=derive_seed(0, counter), counter=counter)
@@ -164,7 +164,7 @@ def games(number: int, talker: Talker) -> Iterator[Playing]:
 
 
 def lengths(number: int, talker: Talker) -> list[list[int]]:
-    """How long each reply of each game will be."""
+    """Return the length of each reply of each game."""
 
     class Silent(Talker):
         def ask(self, observation: Observation) -> Turn:
@@ -173,16 +173,16 @@ def lengths(number: int, talker: Talker) -> list[list[int]]:
 
     silent = Silent(talker.median, talker.cap, grow=False)
     ended = sorted(play(games(number, silent)), key=lambda episode: episode.counter)
-    told = []
+    found = []
     for episode in ended:
         turns = [iter(seat.turns) for seat in episode.trajectories]
-        told.append([len(next(turns[seat]).completion_ids) for seat in episode.order])
-    return told
+        found.append([len(next(turns[seat]).completion_ids) for seat in episode.order])
+    return found
 
 
-def steps(told: list[list[int]], in_flight: int) -> tuple[int, int]:
-    """Decoding steps with a barrier and without one. The first token of a reply comes with its prompt."""
-    with_barrier, waiting = 0, [list(game) for game in told]
+def steps(replies: list[list[int]], in_flight: int) -> tuple[int, int]:
+    """Return the decoding steps with and without a barrier. The prompt yields the first token of a reply."""
+    with_barrier, waiting = 0, [list(game) for game in replies]
     playing = [waiting.pop(0) for _ in range(min(in_flight, len(waiting)))]
     while playing:
         with_barrier += max(game.pop(0) for game in playing) - 1
@@ -190,14 +190,14 @@ def steps(told: list[list[int]], in_flight: int) -> tuple[int, int]:
         while waiting and len(playing) < in_flight:
             playing.append(waiting.pop(0))
     ends: list[int] = []
-    for game in told:  # each goes to the slot that is free first
+    for game in replies:  # each game takes the first free slot
         start = heapq.heappop(ends) if len(ends) >= in_flight else 0
         heapq.heappush(ends, start + sum(game) - len(game))
     return with_barrier, max(ends)
 
 
 def costs(engine: Engine, talker: Talker, in_flight: int) -> tuple[float, float, float]:
-    """Seconds for a prompt and its first token, for a decoding step, and for each row of a step."""
+    """Return the seconds per prompt with its first token, per decoding step, and per row of a step."""
     asked = [talker.ask(Observation("Talk", 0, (), seed=seed)) for seed in range(in_flight)]
 
     def seconds(rows: int, tokens: int) -> float:
@@ -213,16 +213,16 @@ def costs(engine: Engine, talker: Talker, in_flight: int) -> tuple[float, float,
     return seconds(in_flight, 1) / in_flight, max(mean - slope * middle, 0.0), max(slope, 0.0)
 
 
-def bounds(told: list[list[int]], in_flight: int, measured: tuple[float, float, float]) -> tuple[float, float]:
-    """Time with a barrier over time without one: if all steps cost the same, and at what they cost here."""
+def bounds(replies: list[list[int]], in_flight: int, measured: tuple[float, float, float]) -> tuple[float, float]:
+    """Return the ratio of times with and without a barrier: for steps of equal time, and for measured times."""
     prompt, step, row = measured
-    with_barrier, without = steps(told, in_flight)
-    either_way = prompt * sum(map(len, told)) + row * sum(sum(game) - len(game) for game in told)
+    with_barrier, without = steps(replies, in_flight)
+    either_way = prompt * sum(map(len, replies)) + row * sum(sum(game) - len(game) for game in replies)
     return with_barrier / without, (either_way + step * with_barrier) / (either_way + step * without)
 
 
 def speed_of_play(number: int, talker: Talker, engine: Engine, in_flight: int) -> float:
-    """New tokens a second."""
+    """Return the new tokens per second of games."""
     started = time.perf_counter()
     tokens = sum(
         len(turn.completion_ids)
@@ -234,7 +234,7 @@ def speed_of_play(number: int, talker: Talker, engine: Engine, in_flight: int) -
 
 
 def speed_of_engine(requests: Sequence[Request], engine: Engine) -> float:
-    """New tokens a second, all prompts known."""
+    """Return the new tokens per second of prompts that are known in advance."""
     started = time.perf_counter()
     tokens, answered = 0, 0
     for ticket, request in enumerate(requests):
@@ -247,7 +247,7 @@ def speed_of_engine(requests: Sequence[Request], engine: Engine) -> float:
 
 
 def make_model(folder: str, hidden: int, layers: int) -> None:
-    """A random Qwen3 with a tokenizer, as vLLM wants a folder to have."""
+    """Save a random Qwen3 model with a tokenizer, as vLLM requires."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -277,7 +277,7 @@ def make_model(folder: str, hidden: int, layers: int) -> None:
 
 @contextmanager
 def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterator[Engine]:
-    """An engine that decodes up to `in_flight` rows at once and never stops at an end-of-turn token."""
+    """Open an engine that decodes up to `in_flight` rows at once and ignores end-of-turn tokens."""
     import torch
 
     torch.set_num_threads(1)
@@ -299,7 +299,7 @@ def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterat
             logprobs_mode="processed_logprobs",
         )
         engine = VLLMEngine(llm, options={"ignore_eos": True})
-        engine.forget_prompts = llm.reset_prefix_cache  # or whoever plays second would find the first one's
+        engine.forget_prompts = llm.reset_prefix_cache  # else later runs would reuse prompts of earlier ones
         yield engine
         llm.llm_engine.engine_core.shutdown()
         del llm
@@ -325,7 +325,7 @@ def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterat
 def compare(
     engine: Engine, talker: Talker, in_flight: int, number: int, repeats: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """New tokens a second of each way, the best of several; and how ours used the engine."""
+    """Return the best new tokens per second of each way, and the engine's metrics in ours."""
     recorder = Recorder(engine)
     ways: dict[str, Callable[[], float]] = {
         "ours": lambda: speed_of_play(number, talker, recorder, in_flight),
@@ -333,7 +333,7 @@ def compare(
         "one": lambda: speed_of_play(max(1, number // 64), talker, engine, 1),
         "limit": lambda: speed_of_engine(recorder.requests, engine),
     }
-    speed_of_play(in_flight, Talker(4.0, 8, False), engine, in_flight)  # warms up
+    speed_of_play(in_flight, Talker(4.0, 8, False), engine, in_flight)  # warmup
     best = dict.fromkeys(ways, 0.0)
     for _ in range(repeats):
         recorder.requests.clear()
@@ -350,22 +350,22 @@ def compare(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("transformers", "continuous", "vllm"), default="transformers")
-    parser.add_argument("--in-flight", type=int, nargs="+", default=[64], help="games at once")
-    parser.add_argument("--games", type=int, default=4, help="games, for each of those in flight")
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[64], help="concurrent games")
+    parser.add_argument("--games", type=int, default=4, help="games per concurrent game")
     parser.add_argument("--median", type=float, default=24.0, help="median length of a reply, in tokens")
     parser.add_argument("--cap", type=int, default=256, help="longest reply, in tokens")
     parser.add_argument("--hidden", type=int, default=128, help="width of the model")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--grow", action="store_true", help="prompts hold all that was said before")
-    parser.add_argument("--no-prefix-cache", action="store_true", help="of vLLM")
-    parser.add_argument("--repeats", type=int, default=1, help="times over; the best of each is shown")
+    parser.add_argument("--grow", action="store_true", help="prompts contain all earlier turns")
+    parser.add_argument("--no-prefix-cache", action="store_true", help="without vLLM's prefix cache")
+    parser.add_argument("--repeats", type=int, default=1, help="repeats; the best is shown")
     args = parser.parse_args()
 
     talker = Talker(args.median, args.cap, args.grow)
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder, args.hidden, args.layers)
         print(
-            "| in flight | ours | barrier | one | limit | ours/limit | ours/barrier | bound | of the bound | ours/one |"
+            "| in flight | ours | barrier | one | limit | ours/limit | ours/barrier | bound here | bound | ours/one |"
         )
         print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
         for in_flight in args.in_flight:
@@ -380,12 +380,12 @@ def main() -> None:
                 f"{ours / barrier:.2f} | {here:.2f} | {equal:.2f} | {ours / one:.1f} |",
                 flush=True,
             )
-            told = [f"{name} {value:.3g}" for name, value in used.items()]
-            told += [
-                f"{1e3 * seconds:.3g} ms a {what}"
+            notes = [f"{name} {value:.3g}" for name, value in used.items()]
+            notes += [
+                f"{1e3 * seconds:.3g} ms per {what}"
                 for what, seconds in zip(("prompt", "step", "row"), measured, strict=True)
             ]
-            print("    " + ", ".join(told), file=sys.stderr)
+            print("    " + ", ".join(notes), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,25 @@
 """
-Does it matter whom a policy meets?
+Exploitability by matchmaking scheme.
 
-Policies small enough to be graded exactly learn rock-paper-scissors and true Kuhn poker by REINFORCE, through the real
-machinery (tests/helpers/table_policies.py), under each way of matchmaking: same steps, batches and number of rows. Shown are the mean
-exploitability of the policy in training over the second half of the run, and that of the mixture of its snapshots at the
+Tabular policies learn rock-paper-scissors and Kuhn poker by REINFORCE, through the package's own loop
+(tests/helpers/table_policies.py). Steps, batches and the number of rows are the same for all schemes. The table shows
+the mean exploitability of the policy over the second half of the run, and that of the mixture of its snapshots at the
 end, each with a 95 % bootstrap interval over seeds.
 
     python tests/benchmarks/bench_matchmaking.py            # ten minutes on one core
     python tests/benchmarks/bench_matchmaking.py --sweep    # the same at other learning rates, five seeds
 
-What theory says of a policy that meets itself: close to the equilibrium, with learning rate r and weight k of the entropy, a
-step multiplies the distance from it by 1 + r * (i * w - k), where w is how fast strategies chase one another in the game. So
-it spirals outwards once r * (w ** 2 + k ** 2) > 2 * k, and momentum m makes w ** 2 weigh (1 + m) / (1 - m) times as much.
-Against the average of all its earlier selves the chase comes to rest.
+Theory of mirror self-play: close to the equilibrium, with learning rate r and entropy weight k, a step multiplies the
+distance from it by 1 + r * (i * w - k), where w is the angular speed at which the strategies of the game cycle. The
+policy spirals outwards if r * (w ** 2 + k ** 2) > 2 * k. Momentum m multiplies the weight of w ** 2 by (1 + m) / (1 -
+m). Against the average of all snapshots, the cycle converges.
 
-Goal: the upper bound of fictitious (uniform, fifo) and prioritised play (pfsp-hard, pfsp-var) lies below the lower bound of
-mirror, in both games. The settings were chosen on seeds 100 to 104; seeds 0 to 19 are shown.
+Goal: the upper bound of fictitious play (uniform, fifo) and prioritized play (pfsp-hard, pfsp-var) is below the lower
+bound of mirror, in both games. The settings were chosen on seeds 100 to 104. Seeds 0 to 19 are shown.
 
-It does not always matter. With an eighth of the learning rate in rock-paper-scissors, and a quarter in Kuhn poker, nothing
-spirals, and the policy that meets itself ends as near the equilibrium as any other or nearer; with four times the rate in Kuhn
-poker, all of them are far off.
+The scheme does not always matter. With an eighth of the learning rate in rock-paper-scissors, or a quarter in Kuhn
+poker, no policy spirals, and mirror self-play ends at least as close to the equilibrium as the others. With four times
+the rate in Kuhn poker, all schemes are far from it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 
 
-# The tables and their learner are also those of the tests.
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests.helpers`
 
 from tests.helpers.table_policies import REGIMES, Regime, train  # noqa: E402
 from trl_spiral.opponents import SCHEMES  # noqa: E402
@@ -46,7 +45,7 @@ CHECKED = ("uniform", "fifo", "pfsp-hard", "pfsp-var")
 
 
 def interval(values: Sequence[float], resamples: int = 10_000) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean."""
+    """Return the 95 % bootstrap interval of the mean."""
     rng = random.Random(0)
     means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(resamples))
     return means[round(0.025 * resamples)], means[round(0.975 * resamples) - 1]
@@ -58,10 +57,10 @@ def run(regime: Regime, matchmaking: str, seed: int) -> tuple[float, float]:
 
 
 def compare(regime: Regime, schemes: Sequence[str], seeds: Sequence[int]) -> dict[str, tuple[float, float]]:
-    """Prints one table. Returns the interval of each scheme."""
+    """Print one table and return the interval of each scheme."""
     print(f"\n{regime}, seeds {seeds[0]} to {seeds[-1]}\n")
     print(
-        "| matchmaking | exploitability |         95 % |     least to most | of the mixture |         95 % | s a run |"
+        "| matchmaking | exploitability |         95 % |     least to most | of the mixture |         95 % | s / run |"
     )
     print(
         "|-------------|---------------:|-------------:|------------------:|---------------:|-------------:|--------:|"
@@ -83,12 +82,12 @@ def compare(regime: Regime, schemes: Sequence[str], seeds: Sequence[int]) -> dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20, help="how many")
-    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
-    parser.add_argument("--games", nargs="+", default=[regime.game for regime in REGIMES], help="which of the two")
-    parser.add_argument("--schemes", nargs="+", default=list(SCHEMES), help="which ways of matchmaking")
+    parser.add_argument("--seeds", type=int, default=20, help="number of seeds")
+    parser.add_argument("--first-seed", type=int, default=0, help="first seed")
+    parser.add_argument("--games", nargs="+", default=[regime.game for regime in REGIMES], help="games to train on")
+    parser.add_argument("--schemes", nargs="+", default=list(SCHEMES), help="matchmaking schemes")
     parser.add_argument(
-        "--sweep", action="store_true", help="an eighth to four times the learning rate, on five seeds"
+        "--sweep", action="store_true", help="try an eighth to four times the learning rate, on five seeds"
     )
     args = parser.parse_args()
 

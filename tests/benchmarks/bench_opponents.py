@@ -1,13 +1,14 @@
 """
-What opponents cost: turns a second of mirror self-play, and of play in which half of the games are against eight snapshots,
-seats drawn fairly. The same games with replies of the same lengths in the same run, the two in turn.
+Turns per second of mirror self-play, and with half of the games against eight snapshots in random seats.
 
-* lora: the policy and its snapshots are adapters, side by side in one batch. A vLLM that may have to serve adapters is slower
-  than one that need not even in mirror self-play, so there is a row of that too, by an engine of its own and before the
-  others: the policy's adapter merged into the weights, which is how a run without opponents generates.
-* whole (transformers only, with `--whole`): they are whole models, and the snapshots take turns at a second copy.
+Both play the same games with replies of the same lengths, and alternate in one run.
 
-Turns are all that were decoded, an opponent's too; trained turns are those of the policy.
+* lora: the policy and its snapshots are adapters in one batch. vLLM with adapters is slower than without, even in
+  mirror self-play. So one more row, with an engine of its own, has the policy's adapter merged into the weights, which
+  is how a run without opponents generates.
+* whole (transformers only, with `--whole`): policy and snapshots are full models. The snapshots share a second copy.
+
+Turns are all decoded turns, including those of opponents. Trained turns are those of the policy.
 
     python tests/benchmarks/bench_opponents.py --engine transformers
     python tests/benchmarks/bench_opponents.py --engine transformers --whole
@@ -37,16 +38,16 @@ from trl_spiral.types import POLICY, Observation, Request
 
 
 OPPONENTS = [f"step-{number}" for number in range(1, 9)]
-ENDLESS = 10**6  # an end-of-turn token that never comes, so that every reply is as long as it shall be
+NO_TOKEN = 10**6  # an end-of-turn token outside the vocabulary, so that replies have the forced length
 
 MIRROR, MERGED, AGAINST = "mirror", "mirror, merged weights", "eight opponents"
 
 Ways = dict[str, tuple[list[str], Callable[[], Engine]]]
-"""By how is played: the opponents, and how the engine is opened."""
+"""Opponents and engine factory by kind of play."""
 
 
 class Seated(Talker):
-    """A talker that asks for the weights of one policy."""
+    """A talker that requests the weights of one policy."""
 
     def __init__(self, policy: str, median: float, cap: int) -> None:
         super().__init__(median, cap, grow=False)
@@ -57,7 +58,7 @@ class Seated(Talker):
 
 
 def games(number: int, against: list[str], median: float, cap: int) -> Iterator[Playing]:
-    """The same games every time. Where there are opponents, every other game is against one of them."""
+    """Yield the same games at every call. With opponents, every second game is against one of them."""
     for counter in range(number):
         rng = random.Random(derive_seed(1, counter))
         seats = [POLICY, rng.choice(against) if against and counter % 2 else POLICY]
@@ -69,7 +70,7 @@ def games(number: int, against: list[str], median: float, cap: int) -> Iterator[
 def speeds(
     number: int, against: list[str], args: argparse.Namespace, open_engine: Callable[[], Engine]
 ) -> dict[str, float]:
-    """Turns and trained turns a second of one batch of games, opening the engine included, and what the engine tells."""
+    """Return turns and trained turns per second of one batch of games, with the engine's start and its metrics."""
     started = time.perf_counter()
     engine = open_engine()
     trained = 0
@@ -80,36 +81,33 @@ def speeds(
 
 
 def measure(ways: Ways, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Medians of what `speeds` tells, by how is played: a batch of each, then the next of each."""
+    """Return the medians of `speeds` by kind of play. The kinds alternate between batches."""
     seen: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for repeat in range(-1, args.repeats):
         for way, (against, open_engine) in ways.items():
             number = args.in_flight * (args.games if repeat >= 0 else 1)
-            told = speeds(number, against, args, open_engine)
-            if repeat >= 0:  # before that, it warms up
-                seen[way].append(told)
+            metrics = speeds(number, against, args, open_engine)
+            if repeat >= 0:  # batch -1 is the warmup
+                seen[way].append(metrics)
     return {
-        way: {name: statistics.median(told.get(name, 0.0) for told in batches) for name in batches[0]}
+        way: {name: statistics.median(metrics.get(name, 0.0) for metrics in batches) for name in batches[0]}
         for way, batches in seen.items()
     }
 
 
 def show(kind: str, medians: dict[str, dict[str, float]]) -> None:
-    """Rows of the table."""
-    for way, told in medians.items():
+    """Print rows of the table."""
+    for way, metrics in medians.items():
         shares = [
-            f"{told['turns'] / medians[mirror]['turns']:.2f}" if mirror in medians else ""
+            f"{metrics['turns'] / medians[mirror]['turns']:.2f}" if mirror in medians else ""
             for mirror in (MIRROR, MERGED)
         ]
-        switches = told.get("weight_switches", 0.0)
-        print(
-            f"| {kind} | {way} | {told['turns']:.1f} | {told['trained']:.1f} | {' | '.join(shares)} | {switches:g} |",
-            flush=True,
-        )
+        cells = kind, way, f"{metrics['turns']:.1f}", f"{metrics['trained']:.1f}", *shares
+        print(f"| {' | '.join(cells)} | {metrics.get('weight_switches', 0.0):g} |", flush=True)
 
 
 def save_policies(folder: str, rank: int, whole: bool) -> dict[str, dict[str, Path]]:
-    """Random adapters, the policy's merged into the model too, and if asked random whole models: by kind and policy."""
+    """Save random adapters, the merged policy and, with `whole`, full models. Return paths by kind and name."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import Qwen3ForCausalLM
@@ -134,7 +132,7 @@ def save_policies(folder: str, rank: int, whole: bool) -> dict[str, dict[str, Pa
 
 
 def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argparse.Namespace) -> None:
-    """Shows the rows of one kind after the other."""
+    """Print the rows of each kind."""
     import torch
     from peft import PeftModel
     from transformers import GenerationConfig, Qwen3ForCausalLM
@@ -146,7 +144,7 @@ def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argp
     from trl_spiral.engines.swapping import PhasedEngine
 
     torch.set_num_threads(1)
-    config = GenerationConfig(pad_token_id=2, eos_token_id=ENDLESS)
+    config = GenerationConfig(pad_token_id=2, eos_token_id=NO_TOKEN)
 
     def engine_of(model: Any, adapters: SideBySide | None = None) -> TransformersEngine:
         return TransformersEngine(model, config, adapters=adapters, max_rows=args.in_flight)
@@ -165,7 +163,7 @@ def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argp
     second = FrozenCopy(whole)
 
     def in_turn() -> Engine:
-        # Whose weights the copy holds from the last time is not asked, as in training.
+        # The copy reloads weights at its first use, as in training.
         phased = PhasedEngine(engine_of(second.model), lambda name: second.load(saved["whole"][name]), OPPONENTS)
         return Router({POLICY: engine_of(whole)}, default=phased)
 
@@ -174,7 +172,7 @@ def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argp
 
 @contextmanager
 def vllm_of(folder: str | Path, in_flight: int, **kwargs: Any) -> Iterator[Any]:
-    """A vLLM as `SpiralTrainer` starts one on a CPU."""
+    """Open vLLM with the settings of `SpiralTrainer` on a CPU."""
     from vllm import LLM
 
     llm = LLM(
@@ -218,7 +216,7 @@ def measure_adapters(folder: str, adapters: dict[str, str], args: argparse.Names
 
 
 def with_vllm(folder: str, saved: dict[str, dict[str, Path]], args: argparse.Namespace) -> None:
-    """As `with_transformers`. Each vLLM has a process of its own, which leaves nothing behind for the next."""
+    """Print the rows of vLLM. Each engine has a process of its own, so that none affects the next."""
     adapters = {name: str(path) for name, path in saved["lora"].items()}
     medians = {}
     for work in ((measure_merged, saved["merged"][POLICY], args), (measure_adapters, folder, adapters, args)):
@@ -230,24 +228,24 @@ def with_vllm(folder: str, saved: dict[str, dict[str, Path]], args: argparse.Nam
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
-    parser.add_argument("--whole", action="store_true", help="whole models too, with transformers")
-    parser.add_argument("--in-flight", type=int, default=64, help="games at once")
-    parser.add_argument("--games", type=int, default=2, help="games of a batch, for each of those in flight")
+    parser.add_argument("--whole", action="store_true", help="full models too, with transformers")
+    parser.add_argument("--in-flight", type=int, default=64, help="concurrent games")
+    parser.add_argument("--games", type=int, default=2, help="games per batch and concurrent game")
     parser.add_argument("--median", type=float, default=24.0, help="median length of a reply, in tokens")
     parser.add_argument("--cap", type=int, default=96, help="longest reply, in tokens")
     parser.add_argument("--hidden", type=int, default=256, help="width of the model")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rank", type=int, default=16, help="rank of the adapters, on every linear layer")
-    parser.add_argument("--repeats", type=int, default=3, help="batches of each, in turn; medians are shown")
+    parser.add_argument("--rank", type=int, default=16, help="rank of the adapters on all linear layers")
+    parser.add_argument("--repeats", type=int, default=3, help="batches of each kind; medians are shown")
     args = parser.parse_args()
     if args.whole and args.engine == "vllm":
-        parser.error("--whole is for transformers")
+        parser.error("`--whole` needs `--engine transformers`")
 
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder, args.hidden, args.layers)
         saved = save_policies(folder, args.rank, args.whole)
         print(
-            "| kind | play | turns/s | trained turns/s | share of mirror | share of merged | weight switches a batch |"
+            "| kind | play | turns/s | trained turns/s | share of mirror | share of merged | weight switches / batch |"
         )
         print("|---|---|---:|---:|---:|---:|---:|", flush=True)
         {"transformers": with_transformers, "vllm": with_vllm}[args.engine](folder, saved, args)

@@ -1,14 +1,14 @@
 """
-What the game loop costs per turn, beyond the games themselves.
+Time per turn of the game loop, without the games themselves.
 
-Each row plays a number of games and then has TextArena's bare environments (`make`, `reset`, `step`, `close`) replay the
-very same moves, in the same run and in turn, several times over. The difference is what referee, scheduler, adapter and
-players add: canonical moves, legal moves, observations, seeds, frozen outcomes, a private random generator. The players
-choose by remainder, so next to nothing of it is theirs.
+Each row plays a number of games, and then replays the same moves in TextArena's environments (`make`, `reset`, `step`,
+`close`). Both alternate several times. The difference is the cost of referee, scheduler, adapter and players:
+canonical moves, legal moves, observations, seeds, outcomes, and the random generator of each match. The cost of the
+players is negligible, since they choose by remainder.
 
     python tests/benchmarks/bench_rollout.py
 
-Goal: at most 60 microseconds a turn beyond the environment, however many games are in flight.
+Goal: at most 60 microseconds per turn beyond the environment, for any number of concurrent games.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from trl_spiral.types import POLICY, Episode, Observation, Reply, Request, Turn
 
 
 def any_move(observation: Observation) -> str:
-    """A legal move from the observation's seed."""
+    """Return a legal move, derived from the observation's seed."""
     assert observation.legal_actions
     return observation.legal_actions[observation.seed % len(observation.legal_actions)]
 
 
 class AskingPlayer:
-    """Takes the same moves by way of an engine, as a policy does, without a tokenizer."""
+    """A player that makes the same moves through an engine, like a policy, without a tokenizer."""
 
     name = "asking"
 
@@ -51,7 +51,7 @@ class AskingPlayer:
 
 
 class InstantEngine:
-    """Answers all that waits with one and the same reply."""
+    """An engine with one constant reply."""
 
     def __init__(self) -> None:
         self.waiting: list[int] = []
@@ -71,8 +71,8 @@ class InstantEngine:
         self.waiting = []
 
 
-def play_through_us(name: str, player: Player, games: int, engine: Engine | None, in_flight: int) -> list[Episode]:
-    """So many games by our loop."""
+def play_loop(name: str, player: Player, games: int, engine: Engine | None, in_flight: int) -> list[Episode]:
+    """Play games with the game loop."""
     game = get_game(name)
     players = (player,) * game.traits.seats
     starts = (Start(game, players, seed, play_seed=seed, counter=seed) for seed in range(games))
@@ -80,7 +80,7 @@ def play_through_us(name: str, player: Player, games: int, engine: Engine | None
 
 
 def play_bare(episodes: Sequence[Episode]) -> None:
-    """The same moves by the environments alone."""
+    """Replay the moves in the environments."""
     for episode in episodes:
         env = textarena.make(f"{episode.game}-raw")
         env.reset(num_players=len(episode.players), seed=episode.seed % 2**32)
@@ -92,19 +92,19 @@ def play_bare(episodes: Sequence[Episode]) -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of this thread, so that what else the machine does counts little."""
+    """Return the CPU time of this thread, which other load on the machine hardly changes."""
     begun = time.thread_time()
     work()
     return time.thread_time() - begun
 
 
 def measure(name: str, kind: str, in_flight: int, games: int, repeats: int) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
 
     def ours() -> list[Episode]:
         if kind == "scripted":
-            return play_through_us(name, ScriptedPlayer("any", any_move), games, None, in_flight)
-        return play_through_us(name, AskingPlayer(), games, InstantEngine(), in_flight)
+            return play_loop(name, ScriptedPlayer("any", any_move), games, None, in_flight)
+        return play_loop(name, AskingPlayer(), games, InstantEngine(), in_flight)
 
     episodes = ours()
     turns = sum(len(episode.order) for episode in episodes)
@@ -126,19 +126,19 @@ def measure(name: str, kind: str, in_flight: int, games: int, repeats: int) -> s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--games", type=int, default=4096, help="tic-tac-toe games a row; other games play a sixteenth"
+        "--games", type=int, default=4096, help="tic-tac-toe games per row; a sixteenth of other games"
     )
-    parser.add_argument("--repeats", type=int, default=5, help="repeats of each row, of which medians are shown")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of each row; medians are shown")
     args = parser.parse_args()
 
-    print("Microseconds a turn; medians. 'beyond' is what the loop adds to the bare environment.")
+    print("Microseconds per turn; medians. 'beyond' is the time that the loop adds to the bare environment.")
     print(
         "| game          | players  | in flight |   turns |     bare |    whole |   beyond |   least to most | ratio |"
     )
     print(
         "|---------------|----------|----------:|--------:|---------:|---------:|---------:|----------------:|------:|"
     )
-    # Scripted games never wait, so how many may be in flight makes no difference to them.
+    # Scripted games never wait, so the number of concurrent games makes no difference.
     rows = [("TicTacToe-v0", "scripted", 256, args.games)]
     rows += [("TicTacToe-v0", "engine", in_flight, args.games) for in_flight in (16, 64, 256, 1024, 4096)]
     for name in ("PigDice-v0-50", "ConnectFour-v0", "Nim-v0"):

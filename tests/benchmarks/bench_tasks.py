@@ -1,5 +1,5 @@
 """
-What the tasks cost: making a thousand puzzles, and scoring replies that no honest model writes.
+Time to make a thousand puzzles, and to score hostile replies.
 
     python tests/benchmarks/bench_tasks.py
 """
@@ -14,14 +14,14 @@ from trl_spiral.tasks import get_task
 HOSTILE = {
     "a million brackets": "[" * 10**6,
     "a million letters": "a" * 10**6,
-    "boxes in boxes": "\\boxed{" * 10**5,
+    "nested boxes": "\\boxed{" * 10**5,
     "braces in a box": "\\boxed{" + "{" * 10**6,
-    "thoughts in thoughts": "<think>" * 10**5,
+    "nested thinking": "<think>" * 10**5,
     "commas and semicolons": "\\boxed{" + "a,;" * 5_000 + "}",
     "ten thousand moves": str([[1, 0, 2], [1, 2, 0]] * 5_000),
-    "as many moves as are read": "\\boxed{" + str([[1, 0, 2], [1, 2, 0]] * 680) + "}",
+    "the maximum number of moves": "\\boxed{" + str([[1, 0, 2], [1, 2, 0]] * 680) + "}",
     "spaces": "[[1, 0, 2]," + " " * 16_000,
-    "digits of another script": "[[１, ０, ２]]",
+    "non-ASCII digits": "[[１, ０, ２]]",
     "a long number": "[[" + "1" * 16_000 + ", 0, 2]]",
     "code": "[[__import__('os').abort(), 0, 2]]",
     "control characters": "\x00\u202e\ud800" * 10**5,
@@ -29,7 +29,7 @@ HOSTILE = {
 
 
 def best_of(call, times: int = 5) -> float:
-    """Milliseconds of the quickest of some calls."""
+    """Return the milliseconds of the fastest of several calls."""
     taken = []
     for _ in range(times):
         start = perf_counter()
@@ -48,7 +48,7 @@ def main() -> None:
         for task in map(get_task, ("connections", "hanoi-standard")):
             (problem,) = task.problems("train", 1)
             value = task.score(problem, response).value
-            cells.append(f"{best_of(lambda: task.score(problem, response)):.2f} (worth {value:g})")  # noqa: B023
+            cells.append(f"{best_of(lambda: task.score(problem, response)):.2f} (value {value:g})")  # noqa: B023
         print(f"| {what} | {' | '.join(cells)} |")
 
 

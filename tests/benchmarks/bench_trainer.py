@@ -1,8 +1,8 @@
 """
-What `SpiralTrainer` itself costs a step, beside a plain `GRPOTrainer` on rows of the same shape.
+Step time of `SpiralTrainer` compared with a plain `GRPOTrainer` on the same rows.
 
-Both train the same tiny model on the same rows, played beforehand: games and generation are left out on both sides. The
-two run in turn, several times, and the medians of their step times are compared pair by pair.
+Both train the same tiny model on rows that were played before, so games and generation are excluded. The two alternate
+several times, and each pair of median step times gives one ratio.
 
     python tests/benchmarks/bench_trainer.py
 """
@@ -24,11 +24,12 @@ from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_spiral import SelfPlayRollout, SpiralConfig, SpiralTrainer
+from trl_spiral.selfplay.batch import Batch
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
 
 
 class StepTimes(TrainerCallback):
-    """Seconds from one step's end to the next: generation batches, forward, backward and optimizer."""
+    """Seconds between the ends of steps: generation batches, forward, backward and optimizer."""
 
     def __init__(self):
         self.ends = []
@@ -37,7 +38,7 @@ class StepTimes(TrainerCallback):
         self.ends.append(time.perf_counter())
 
     def cycles(self, steps):
-        """Mean step time of each generation cycle after the first, which warms up."""
+        """Return the mean step time of each generation cycle except the first, the warmup."""
         ends = self.ends[steps - 1 :: steps]
         return [(b - a) / steps for a, b in zip(ends, ends[1:], strict=False)]
 
@@ -67,11 +68,7 @@ def config(cls, folder, rows, steps, **extra):
 def spiral(model, folder, rows, steps, batch):
     trainer = SpiralTrainer(model, config(SpiralConfig, folder, rows, steps))
 
-    def collect(needed, *args, **kwargs):
-        trainer.rollout.batch = batch[:needed]
-        return trainer.rollout.batch
-
-    trainer.rollout.collect = collect
+    trainer.rollout.collector.collect = lambda needed, *args, **kwargs: Batch(batch[:needed])
     return trainer
 
 
@@ -96,17 +93,17 @@ def plain(model, folder, rows, steps, batch):
 
 
 def rows_of(model, folder, rows):
-    """Real rows, from one batch of real games."""
+    """Return the rows of one batch of games."""
     trainer = SpiralTrainer(model, config(SpiralConfig, folder, rows, 1, opening_moves=7))
     trainer.train()
-    return trainer.rollout.batch
+    return trainer.rollout.batch.rows
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=256, help="Rows a step.")
-    parser.add_argument("--cycles", type=int, default=8, help="Generation cycles of four steps a run.")
-    parser.add_argument("--repeats", type=int, default=5, help="Runs of each trainer, in turn.")
+    parser.add_argument("--rows", type=int, default=256, help="Rows per step.")
+    parser.add_argument("--cycles", type=int, default=8, help="Generation cycles of four steps per run.")
+    parser.add_argument("--repeats", type=int, default=5, help="Runs of each trainer.")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.set_verbosity_error()
@@ -114,10 +111,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         batch = rows_of(model, folder, args.rows)
         ratios = []
-        print(f"{args.rows} rows a step, {args.cycles} cycles of 4 steps; milliseconds a step")
+        print(f"{args.rows} rows per step, {args.cycles} cycles of 4 steps; milliseconds per step")
         for repeat in range(args.repeats):
             medians = {}
-            # The order changes from repeat to repeat, so that a machine that slows down favours neither.
+            # Alternate the order, so that a machine that slows down favors neither.
             for make in (spiral, plain) if repeat % 2 else (plain, spiral):
                 trainer, times = make(model, folder, args.rows, args.cycles, batch), StepTimes()
                 trainer.add_callback(times)

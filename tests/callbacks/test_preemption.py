@@ -1,5 +1,5 @@
 """
-A run that is stopped by signals at random moments, and resumed each time, is the run that was never stopped.
+A run that is stopped by signals at random moments and resumed each time equals the run that was never stopped.
 
 `TRL_SPIRAL_STOPS` sets how often each run of the slow tests is stopped by each signal.
 """
@@ -222,7 +222,7 @@ class TestSignals:
             ("on_evaluate", 4, signal.SIGUSR1, 5),
         ],
     )
-    def test_a_run_stops_after_the_step_and_resumes_as_if_it_had_not(
+    def test_a_run_stops_after_the_step_and_resumes_with_the_same_numbers(
         self, event, step, number, saved, model_dir, whole, tmp_path, caplog
     ):
         at = SignalAt(event, step, number)
@@ -233,7 +233,7 @@ class TestSignals:
         resumed.train(resume_from_checkpoint=True)
 
         assert code == (130 if number == signal.SIGINT else 75)
-        assert at.calls == sorted({3, saved} if saved > 3 else {saved})  # saved once, even where a save was due
+        assert at.calls == sorted({3, saved} if saved > 3 else {saved})  # saved once, even if a save was due
         assert caplog.messages[0] == (
             f"{number.name}: the run stopped after step {saved}. Resume it with `--resume_from_checkpoint "
             f"{tmp_path}/checkpoint-{saved}`."
@@ -242,14 +242,14 @@ class TestSignals:
         assert history(resumed) == history(whole)
         assert training_runs.digest(resumed.model) == training_runs.digest(whole.model)
 
-    def test_a_signal_in_the_last_step_stops_before_what_follows_training(self, model_dir, tmp_path):
+    def test_a_signal_in_the_last_step_stops_before_the_work_after_training(self, model_dir, tmp_path):
         trainer = trainer_in(tmp_path, model_dir, SignalAt("on_step_end", 6, signal.SIGTERM))
         trainer.add_callback(AfterTraining())
 
         assert stopped(trainer) == 75
         assert newest_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-6")
 
-    def test_a_signal_while_a_checkpoint_is_written_takes_that_one(self, model_dir, whole, tmp_path):
+    def test_a_signal_during_a_checkpoint_stops_after_that_checkpoint(self, model_dir, whole, tmp_path):
         trainer = trainer_in(tmp_path, model_dir)
         save = trainer._save_checkpoint
 
@@ -271,7 +271,7 @@ class TestSignals:
         ],
         ids=["no checkpoints", "best checkpoints", "with transformers' own"],
     )
-    def test_a_run_is_saved_whatever_its_strategy(self, changes, model_dir, tmp_path):
+    def test_a_run_is_saved_with_any_save_strategy(self, changes, model_dir, tmp_path):
         before = signal.getsignal(signal.SIGTERM)
         code = stopped(trainer_in(tmp_path, model_dir, SignalAt("on_step_begin", 1, signal.SIGTERM), **changes))
 
@@ -297,7 +297,7 @@ class TestSignals:
         with pytest.raises(KeyboardInterrupt):
             trainer.train()
 
-    def test_a_signal_too_late_for_a_step_acts_as_usual_after_training(self, model_dir, tmp_path):
+    def test_a_signal_after_the_last_step_acts_as_usual_after_training(self, model_dir, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             trainer_in(tmp_path, model_dir, SignalAt("on_log", 6, signal.SIGINT), save_strategy="no").train()
 
@@ -323,7 +323,7 @@ class TestSignals:
         assert set(seen) == {signal.SIG_DFL}
         assert trainer.state.global_step == 6
 
-    def test_handlers_are_restored_where_training_fails(self, model_dir, tmp_path):
+    def test_handlers_are_restored_if_training_fails(self, model_dir, tmp_path):
         def fail(self, args, state, control, **kwargs):
             raise OSError("no space")
 
@@ -335,7 +335,7 @@ class TestSignals:
 
 
 class TestOtherTrainers:
-    def test_a_trainer_of_algorithms_stops_and_resumes(self, model_dir, tmp_path):
+    def test_an_algorithm_trainer_stops_and_resumes(self, model_dir, tmp_path):
         settings = dict(max_steps=6, logging_steps=2, save_strategy="steps", save_steps=3)
         whole = make(model_dir, tmp_path / "whole", **settings)
         whole.train()
@@ -353,7 +353,7 @@ class TestOtherTrainers:
     def test_a_trainer_of_trl_stops_with_the_callback(self, model_dir, tmp_path, caplog):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["Sum-v0"])
         trainer.add_callback(PreemptionCallback(trainer))
-        # Later callbacks still see the checkpoint, and do not begin what they do after training.
+        # Later callbacks get `on_save`, and do not begin their work after training.
         trainer.add_callback(OpponentPoolCallback(trainer, OpponentPool(tmp_path / "opponents"), every=1))
         trainer.add_callback(AfterTraining())
         trainer.add_callback(SignalAt("on_step_begin", 1, signal.SIGTERM))
@@ -373,7 +373,7 @@ class TestLaunchers:
 
     @pytest.fixture
     def start(self, model_dir, tmp_path):
-        """Start a run of many steps below a launcher of so many processes, and stop what is left of it at the end."""
+        """Start a run of many steps under a launcher of several processes, and kill remaining processes at the end."""
         started = []
 
         def start(processes, script=SCRIPT, popen=forks.Process, **changes):
@@ -422,7 +422,7 @@ class TestLaunchers:
         assert f"{received}: the run stopped after step" in (tmp_path / "log").read_text()
         assert newest_complete_checkpoint(tmp_path / "out")
 
-    def test_a_killed_launcher_leaves_no_process_that_has_not_begun_to_train(self, start, tmp_path):
+    def test_a_killed_launcher_leaves_no_process_before_training(self, start, tmp_path):
         script = tmp_path / "warm_start.py"
         script.write_text(
             "import sys, time\n"

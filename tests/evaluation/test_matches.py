@@ -6,12 +6,12 @@ import pytest
 from tests.helpers.games import LastStone, ShortOrLong
 from trl_spiral.evaluation.matches import (
     MatchReport,
-    Outcome,
+    SeatResult,
     evaluate_matches,
     match_table,
-    outcome_of,
     paired_starts,
     play_matches,
+    seat_result,
 )
 from trl_spiral.games import get_game
 from trl_spiral.intervals import bootstrap_mean, wilson
@@ -40,7 +40,7 @@ class TestPairedStarts:
             series = play_matches(game, FIRST, RandomPlayer(), seat, 3, seed=5)
             assert [e.moves for e in series] == [e.moves for e in episodes[seat::seats]]
 
-    def test_every_seat_is_dealt_the_same(self):
+    def test_each_seat_gets_the_same_deals(self):
         starts = paired_starts(LastStone(), FIRST, RandomPlayer(), pairs=4)
 
         for deal in range(4):
@@ -49,7 +49,7 @@ class TestPairedStarts:
 
 
 def episode(returns, ending=Ending.FINISHED, offender=None, lengths=((), ())):
-    """An episode in which seats wrote replies of these lengths."""
+    """Return an episode with replies of these lengths by seat."""
     trajectories = tuple(
         Trajectory(seat, tuple(Turn("[0]", completion_ids=(1,) * length) for length in mine))
         for seat, mine in enumerate(lengths)
@@ -58,7 +58,7 @@ def episode(returns, ending=Ending.FINISHED, offender=None, lengths=((), ())):
     return Episode("Game", 0, ("a", "b"), trajectories, returns, ending, offender, order=order)
 
 
-class TestOutcome:
+class TestSeatResult:
     @pytest.mark.parametrize(
         ("returns", "results"),
         [
@@ -67,9 +67,9 @@ class TestOutcome:
             ((3.0, 1.0), ("win", "loss")),  # negotiation: both may gain
         ],
     )
-    def test_says_who_won(self, returns, results):
+    def test_is_a_win_a_draw_or_a_loss(self, returns, results):
         for seat, result in enumerate(results):
-            found = Outcome.of(episode(returns), seat, deal=0)
+            found = SeatResult.of(episode(returns), seat, deal=0)
             assert [name for name in ("win", "draw", "loss") if getattr(found, name)] == [result]
             assert found.reward == returns[seat]
 
@@ -77,28 +77,28 @@ class TestOutcome:
         ("ending", "field", "other"),
         [(Ending.ILLEGAL_MOVE, "illegal", "truncated"), (Ending.TRUNCATED, "truncated", "illegal")],
     )
-    def test_an_illegal_and_a_cut_off_reply_are_told_apart_and_their_writers_alone(self, ending, field, other):
+    def test_counts_illegal_and_truncated_replies_for_the_offender(self, ending, field, other):
         played = episode((1.0, -1.0), ending, offender=1)
 
-        assert [getattr(Outcome.of(played, seat, 0), field) for seat in (0, 1)] == [False, True]
-        assert [getattr(Outcome.of(played, seat, 0), other) for seat in (0, 1)] == [False, False]
+        assert [getattr(SeatResult.of(played, seat, 0), field) for seat in (0, 1)] == [False, True]
+        assert [getattr(SeatResult.of(played, seat, 0), other) for seat in (0, 1)] == [False, False]
 
-    def test_counts_all_turns_and_the_tokens_of_its_own_replies(self):
+    def test_length_counts_all_turns_and_reply_tokens_its_own(self):
         played = episode((1.0, -1.0), lengths=((10, 20), (7,)))
 
-        assert [Outcome.of(played, seat, 0).reply_tokens for seat in (0, 1)] == [15.0, 7.0]
-        assert [Outcome.of(played, seat, 0).length for seat in (0, 1)] == [3, 3]
-        assert Outcome.of(episode((1.0, -1.0)), 0, 0).reply_tokens is None
+        assert [SeatResult.of(played, seat, 0).reply_tokens for seat in (0, 1)] == [15.0, 7.0]
+        assert [SeatResult.of(played, seat, 0).length for seat in (0, 1)] == [3, 3]
+        assert SeatResult.of(episode((1.0, -1.0)), 0, 0).reply_tokens is None
 
-    def test_knows_which_seat_and_deal_a_counter_means(self):
-        found = outcome_of(replace(episode((1.0, -1.0)), counter=7))
+    def test_a_counter_gives_deal_and_seat(self):
+        found = seat_result(replace(episode((1.0, -1.0)), counter=7))
 
         assert (found.deal, found.seat, found.reward) == (3, 1, -1.0)
 
 
 class TestMatchReport:
-    def test_seats_are_told_apart(self):
-        # One turn where the seed is even, nine where it is odd, and whoever moves last with [a] wins: always seat 0.
+    def test_has_results_by_seat(self):
+        # One turn if the seed is even, nine if it is odd. The last to move [a] wins, which is always seat 0.
         found = report(ShortOrLong(), FIRST, FIRST)
 
         assert [found.seats[seat]["win"].value for seat in ("0", "1", "all")] == [1.0, 0.0, 0.5]
@@ -107,7 +107,7 @@ class TestMatchReport:
         assert 1.0 < found.seats["0"]["length"].value < 9.0
         assert "reply_tokens" not in found.seats["0"]
 
-    def test_intervals_are_wilsons_and_the_bootstraps(self):
+    def test_shares_have_wilson_and_means_bootstrap_intervals(self):
         game = get_game("TicTacToe-v0")
         found, episodes = evaluate_matches(game, FIRST, RandomPlayer(), pairs=25, seed=4)
         mine = [played for played in episodes if played.players[0] == "first"]
@@ -117,8 +117,8 @@ class TestMatchReport:
         assert (share.value, share.low, share.high) == pytest.approx((won / 25, wilsons.low, wilsons.high))
         assert found.seats["0"]["reward"] == bootstrap_mean([[played.returns[0]] for played in mine], seed=4)
 
-    def test_luck_of_the_deal_is_shared_by_the_seats_and_cancels(self):
-        # Two players who do the same: whoever sits first wins, so over both seats nothing is left to chance.
+    def test_luck_of_a_deal_cancels_over_all_seats(self):
+        # With equal players seat 0 always wins, so over both seats there is no variance.
         found = report(ShortOrLong(), FIRST, FIRST).seats["all"]["reward"]
 
         assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
@@ -127,10 +127,10 @@ class TestMatchReport:
         found = report(get_game("Kuhn-v0"), RandomPlayer(), RandomPlayer("other"), pairs=400).seats
         first, both = found["0"]["reward"], found["all"]["reward"]
 
-        # The value of the uniform policies, as OpenSpiel's `expected_game_score` gives it: 1/8.
+        # 1/8 is the value of uniform policies by OpenSpiel's `expected_game_score`.
         assert first.low < 1 / 8 < first.high
         assert both.low < 0.0 < both.high
-        # Most of the luck is the deal's, which both seats share.
+        # Most of the variance is the deal's, which both seats share.
         assert both.high - both.low < 0.6 * (first.high - first.low)
 
     def test_three_seats_have_three_rows(self):
@@ -142,17 +142,17 @@ class TestMatchReport:
             sum(found.seats[seat]["win"].value for seat in "012") / 3
         )
 
-    def test_own_illegal_replies_are_counted_in_their_seat(self):
+    def test_counts_only_illegal_replies_of_the_player(self):
         game = get_game("TicTacToe-v0")
         mine, theirs = report(game, GIVES_UP, RandomPlayer()), report(game, RandomPlayer(), GIVES_UP)
 
         assert [mine.seats["all"][field].value for field in ("illegal", "loss")] == [1.0, 1.0]
         assert [theirs.seats["all"][field].value for field in ("illegal", "win")] == [0.0, 1.0]
 
-    def test_broken_games_are_counted_apart(self):
-        outcomes = [Outcome.of(episode((1.0, -1.0)), 0, deal) for deal in range(3)]
-        outcomes += [Outcome.of(episode((0.0, 0.0), Ending.PLAYER_LOST), 1, deal) for deal in range(3)]
-        found = MatchReport.of(get_game("TicTacToe-v0"), "a", "b", outcomes)
+    def test_counts_broken_games_separately(self):
+        results = [SeatResult.of(episode((1.0, -1.0)), 0, deal) for deal in range(3)]
+        results += [SeatResult.of(episode((0.0, 0.0), Ending.PLAYER_LOST), 1, deal) for deal in range(3)]
+        found = MatchReport.of(get_game("TicTacToe-v0"), "a", "b", results)
 
         assert (found.games, found.broken) == ({"0": 3, "1": 0, "all": 3}, {"0": 0, "1": 3, "all": 3})
         assert found.seats["all"]["win"].value == 1.0
@@ -160,7 +160,7 @@ class TestMatchReport:
         assert math.isnan(found.seats["1"]["reward"].value)
         assert "| 0 (3 broken) | – |" in found.table()
 
-    def test_metrics_have_spirals_names_and_give_the_report_back(self):
+    def test_metrics_have_spirals_names_and_restore_the_report(self):
         game = get_game("TicTacToe-v0")
         found = report(game, FIRST, RandomPlayer())
         metrics = found.metrics()
@@ -172,17 +172,15 @@ class TestMatchReport:
         assert all(type(value) is float for value in metrics.values())
         assert MatchReport.from_metrics(game, "first", "random", metrics) == found
 
-    def test_order_of_the_games_does_not_matter(self):
+    def test_does_not_depend_on_the_order_of_games(self):
         game = get_game("TicTacToe-v0")
         _, episodes = evaluate_matches(game, FIRST, RandomPlayer(), pairs=9)
-        outcomes = [outcome_of(played) for played in episodes]
+        results = [seat_result(played) for played in episodes]
 
-        # As ranks that play every other game each would hand them in.
-        assert MatchReport.of(game, "a", "b", outcomes[0::2] + outcomes[1::2]) == MatchReport.of(
-            game, "a", "b", outcomes
-        )
+        # The order if two ranks play alternate games.
+        assert MatchReport.of(game, "a", "b", results[0::2] + results[1::2]) == MatchReport.of(game, "a", "b", results)
 
-    def test_the_table_says_how_intervals_were_got(self):
+    def test_the_table_names_the_kinds_of_intervals(self):
         found = report(LastStone(), FIRST, RandomPlayer())
         lines = match_table([("before", found), ("after", found)]).splitlines()
 

@@ -20,7 +20,7 @@ def always(move):
 
 
 class TestRoundRobin:
-    def test_everybody_meets_everybody_in_every_seat_on_the_same_deals(self):
+    def test_each_pair_plays_each_deal_from_each_seat(self):
         players = [RandomPlayer(name) for name in "abc"]
         games = [TICTACTOE, LastStone()]
         episodes = round_robin(games, players, pairs=2)
@@ -34,7 +34,7 @@ class TestRoundRobin:
                 assert len({e.seed for e in met}) == 2
         assert len({e.seed for e in episodes}) == 4
 
-    def test_the_seed_decides_everything(self):
+    def test_is_determined_by_the_seed(self):
         players = [RandomPlayer("a"), RandomPlayer("b")]
         first, again, other = (round_robin([TICTACTOE], players, 3, seed=seed) for seed in (1, 1, 2))
 
@@ -42,13 +42,13 @@ class TestRoundRobin:
         assert [e.moves for e in first] != [e.moves for e in other]
 
     @pytest.mark.parametrize("names", ["a", "aa"])
-    def test_refuses_those_who_cannot_be_told_apart(self, names):
-        with pytest.raises(ValueError, match="needs two players at least, each of a name of its own"):
+    def test_refuses_players_without_different_names(self, names):
+        with pytest.raises(ValueError, match="needs at least two players with different names"):
             round_robin([TICTACTOE], [RandomPlayer(name) for name in names], 1)
 
 
 class TestStandings:
-    def test_the_strongest_comes_first_and_has_all_of_the_equilibrium(self):
+    def test_the_strongest_comes_first_and_has_the_whole_mass(self):
         players = [RandomPlayer(), MinimaxPlayer("TicTacToe-v0")]
         standing = standings(round_robin([TICTACTOE], players, 20), [player.name for player in players])
 
@@ -57,9 +57,9 @@ class TestStandings:
         assert standing["win_rates"][0][1]["rate"] > 0.8
         assert json.loads(json.dumps(standing)) == standing
 
-    def test_a_circle_is_found_and_shares_the_equilibrium(self):
+    def test_players_of_a_cycle_share_the_mass(self):
         throws = [always(move) for move in ("rock", "paper", "scissors")]
-        # A fourth who does what the first does: they share its third.
+        # The fourth player is a copy of the first: they share its third.
         copy = ScriptedPlayer("stone", lambda observation: "[rock]")
         names = ["rock", "paper", "scissors", "stone"]
         standing = standings(round_robin([ROCK_PAPER_SCISSORS], [*throws, copy], 10), names)
@@ -70,8 +70,8 @@ class TestStandings:
         assert standing["cyclic_share"] > 0.9
         assert "paper beats rock" in standing_table(standing)
 
-    def test_pairs_of_whom_nothing_is_known_are_named(self):
-        with pytest.raises(ValueError, match="All games between a and c broke, so nobody knows"):
+    def test_the_error_names_pairs_without_results(self):
+        with pytest.raises(ValueError, match="No game between a and c was completed"):
             standings(round_robin([TICTACTOE], [RandomPlayer("a"), RandomPlayer("b")], 1), ["a", "b", "c"])
 
 
@@ -79,7 +79,7 @@ class TestCommand:
     def run(self, folder, *arguments):
         return main(["tournament", *arguments, "--game", "TicTacToe-v0", "--output", str(folder)])
 
-    def test_prints_and_writes_the_same_each_time(self, tmp_path, capsys):
+    def test_is_reproducible(self, tmp_path, capsys):
         for folder in ("one", "two"):
             assert self.run(tmp_path / folder, "random", "minimax", "mcts-5", "--pairs", "4") == 0
         shown = capsys.readouterr().out
@@ -93,13 +93,13 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["random"], "needs two players at least"),
+            (["random"], "needs at least two players"),
             (["random", "random"], "'random' is named twice"),
             (["random", "minmax"], "no scripted player called 'minmax'"),
             (["random", "minimax", "--pairs", "0"], r"`--pairs` (0) must be at least 1"),
         ],
     )
-    def test_refuses_in_one_sentence(self, arguments, sentence, tmp_path, capsys):
+    def test_errors_are_one_sentence(self, arguments, sentence, tmp_path, capsys):
         assert self.run(tmp_path / "out", *arguments) == 2
         assert sentence in capsys.readouterr().err
         assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Games kept for people: as records that can be replayed, and in a file that a resumed run goes on with."""
+"""Transcripts as text and as records, and the log of a run that is resumed."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from tests.helpers.training_runs import RecordingTrainer, config, plain_trainer
 from trl_spiral.callbacks import TranscriptCallback
 from trl_spiral.callbacks.transcripts import describe_run, trained_advantages
 from trl_spiral.evaluation.matches import play_matches
-from trl_spiral.evaluation.transcripts import GAMES, GameLog, format_transcript, make_record, read_games
+from trl_spiral.evaluation.transcripts import GAMES, GameLog, format_transcript, make_record, read_game_log
 from trl_spiral.games import get_game
 from trl_spiral.players import RandomPlayer
 from trl_spiral.sandbox import CannotContain
@@ -31,7 +31,7 @@ def random_episode(name, seed=3, opening=0):
 
 
 class Silent:
-    """Moves once, then writes something that is no move."""
+    """Makes one move, then writes a reply without a move."""
 
     name = "silent"
 
@@ -42,7 +42,7 @@ class Silent:
 
 
 class TestFormatTranscript:
-    def test_a_reply_with_a_block_of_its_own_stays_in_one_block(self):
+    def test_a_reply_with_a_code_block_stays_in_one_block(self):
         class Writing(Silent):
             def ask(self, observation):
                 return replace(super().ask(observation), text="```python\nprint(1)\n```")
@@ -55,7 +55,7 @@ class TestFormatTranscript:
 
 class TestMakeRecord:
     @pytest.mark.parametrize("name", ["TicTacToe-v0", "Kuhn-v0", "RockPaperScissors-v0"])
-    def test_holds_what_each_seat_saw(self, name):
+    def test_contains_the_observations_of_each_seat(self, name):
         seen = []
 
         class Watching(RandomPlayer):
@@ -73,14 +73,14 @@ class TestMakeRecord:
         assert (record["step"], record["kind"], record["returns"]) == (7, "training", list(episode.returns))
         assert len(record["end"]) == game.traits.seats
 
-    def test_begins_after_a_random_opening(self):
+    def test_starts_after_a_random_opening(self):
         game, episode = random_episode("TicTacToe-v0", opening=3)
         record = make_record(episode, game, 0, "final")
 
         assert len(record["opening"]) == 3
         assert sum(record["turns"][0]["sees"].count(f" {mark} ") for mark in "OX") == 3
 
-    def test_a_turn_without_a_legal_move_has_none(self):
+    def test_the_move_of_an_illegal_reply_is_none(self):
         game = get_game("TicTacToe-v0")
         (episode,) = play_matches(game, Silent(), RandomPlayer(), 0, 1)
         record = make_record(episode, game, 0, "final")
@@ -101,34 +101,34 @@ def record(step, kind="training", **changes):
 
 
 def kept(path):
-    return [(game["step"], game["kind"]) for game in read_games(path)]
+    return [(game["step"], game["kind"]) for game in read_game_log(path)]
 
 
 class TestGameLog:
-    def test_gives_back_what_was_added(self, tmp_path):
-        # A lone surrogate, as an endpoint's JSON may hold, and a line end that is none in JSON.
+    def test_returns_the_appended_records(self, tmp_path):
+        # A lone surrogate, which JSON of an endpoint may contain, and a line separator that JSON ignores.
         games = [record(1, detail="\ud800 \u2028 </script>"), record(2)]
         GameLog(tmp_path / GAMES).append(games[:1])
         GameLog(tmp_path / GAMES).append(games[1:])
 
-        assert list(read_games(tmp_path / GAMES)) == games
+        assert list(read_game_log(tmp_path / GAMES)) == games
 
-    def test_goes_back_to_a_step(self, tmp_path):
+    def test_rewinds_to_a_step(self, tmp_path):
         log = GameLog(tmp_path / GAMES)
         log.append([record(1), record(20), record(20, "final"), record(40), record(40, "final")])
         log.rewind(20)
 
-        # Games of step 20 were kept before its checkpoint; final ones are played again when the run ends there.
+        # Games of step 20 are logged before its checkpoint. Final games are played again if the run ends there.
         assert kept(log.path) == [(1, "training"), (20, "training")]
 
-    def test_begins_anew_with_a_new_run(self, tmp_path):
+    def test_rewinding_to_zero_deletes_all_games(self, tmp_path):
         log = GameLog(tmp_path / GAMES)
         log.append([record(1)])
         log.rewind(0)
 
         assert kept(log.path) == []
 
-    def test_drops_a_line_that_was_cut_off(self, tmp_path):
+    def test_ignores_an_incomplete_last_line(self, tmp_path):
         log = GameLog(tmp_path / GAMES)
         log.append([record(1)])
         with log.path.open("a") as file:
@@ -140,13 +140,13 @@ class TestGameLog:
         assert kept(log.path) == [(1, "training"), (6, "training")]
 
     @pytest.mark.parametrize("line", ["nothing of ours", "[]", '{"format":2}', '{"step":1}'])
-    def test_refuses_what_it_did_not_write(self, line, tmp_path):
+    def test_refuses_malformed_lines(self, line, tmp_path):
         (tmp_path / GAMES).write_text(f"{json.dumps(record(1))}\n{line}\n")
 
         with pytest.raises(ValueError, match=r"Line 2 of .* is no game in format 1"):
-            list(read_games(tmp_path / GAMES))
+            list(read_game_log(tmp_path / GAMES))
 
-    def test_stops_when_it_is_full_and_says_so_once(self, tmp_path, caplog):
+    def test_drops_games_with_one_warning_if_it_is_full(self, tmp_path, caplog):
         size = len(json.dumps(record(1), separators=(",", ":"))) + 1
         log = GameLog(tmp_path / GAMES, largest=2 * size)
         with caplog.at_level(logging.WARNING, "trl_spiral"):
@@ -158,7 +158,7 @@ class TestGameLog:
 
 
 def episode_of(turns):
-    """Two seats that take turns; each turn of so many tokens, whose prompts carry on from one another."""
+    """Return an episode of two alternating seats with these tokens per turn. Prompts continue earlier ones."""
     seats = ([], [])
     for number, tokens in enumerate(turns):
         seat = seats[number % 2]
@@ -172,14 +172,14 @@ def episode_of(turns):
 
 class TestTrainedAdvantages:
     @pytest.mark.parametrize("unit", ["turn", "trajectory"])
-    def test_finds_the_number_of_each_turn(self, unit):
+    def test_returns_the_advantage_of_each_turn(self, unit):
         episode = episode_of([2, 1, 3, 2])
         numbers = [[0.5, 0.25], [-0.5, -1.0]]
         rows = make_rows(episode, numbers, unit)
 
         assert trained_advantages(episode, rows) == numbers
 
-    def test_knows_no_number_of_a_turn_that_is_not_in_the_batch(self):
+    def test_is_none_for_turns_outside_the_batch(self):
         episode = episode_of([2, 1, 3, 2])
         rows = make_rows(episode, [[0.5, 0.25], [-0.5, -1.0]], "turn")
 
@@ -200,10 +200,10 @@ class TestTranscriptCallback:
 
         return make
 
-    def test_keeps_games_of_training_with_the_advantages_that_were_trained(self, trainer, tmp_path):
+    def test_logs_games_of_training_with_their_advantages(self, trainer, tmp_path):
         run = trainer()
         run.train()
-        games = list(read_games(tmp_path / GAMES))
+        games = list(read_game_log(tmp_path / GAMES))
         # One generation batch lasts for four steps here.
         ((rows, episodes, _),) = run.batches
 
@@ -216,24 +216,24 @@ class TestTranscriptCallback:
         assert trained == [row.advantage for row in rows if row.episode in counters]
         assert len(set(trained)) > 2
 
-    def test_a_resumed_run_keeps_the_same_games_once(self, trainer, tmp_path):
+    def test_a_resumed_run_logs_each_game_once(self, trainer, tmp_path):
         trainer(num_iterations=1).train()
         straight = (tmp_path / GAMES).read_text()
         trainer(num_iterations=1).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
         assert (tmp_path / GAMES).read_text() == straight
 
-    def test_an_evaluation_takes_no_games_from_training(self, trainer, tmp_path):
+    def test_an_evaluation_does_not_change_the_log(self, trainer, tmp_path):
         # After the second of the four steps that one batch lasts.
         run = trainer(eval_strategy="steps", eval_steps=2)
         run.train()
         ((_, episodes, _),) = run.batches
-        numbers = [game["number"] for game in read_games(tmp_path / GAMES) if game["kind"] == "training"]
+        numbers = [game["number"] for game in read_game_log(tmp_path / GAMES) if game["kind"] == "training"]
 
         assert any("eval_loss" in entry for entry in run.state.log_history)
         assert numbers == [episode.counter for episode in episodes[:3]] * 3
 
-    def test_games_of_a_plain_trainers_evaluation_are_none_of_training(self, model_dir, tmp_path):
+    def test_an_evaluation_of_a_plain_trainer_does_not_change_the_log(self, model_dir, tmp_path):
         class Evaluate(TrainerCallback):
             def on_step_end(self, args, state, control, **kwargs):
                 control.should_evaluate = state.global_step == 2
@@ -259,13 +259,13 @@ class TestTranscriptCallback:
             (["--url", "https://me:s3cret@host/v1"], "https://HIDDEN@host/v1"),
         ],
     )
-    def test_a_command_keeps_its_secrets(self, arguments, shown, trainer):
-        told = describe_run(trainer().args, ["train.py", *arguments])["command"]
+    def test_hides_secrets_in_commands(self, arguments, shown, trainer):
+        command = describe_run(trainer().args, ["train.py", *arguments])["command"]
 
-        assert "s3cret" not in told
-        assert shown in told
+        assert "s3cret" not in command
+        assert shown in command
 
-    def test_settings_keep_their_secrets(self, trainer):
+    def test_hides_secrets_in_settings(self, trainer):
         run = trainer()
         run.args.vllm_server_base_url = "http://me:s3cret@host:8000"
         run.args.run_name = '{"hub_token": "s3cret"}'
@@ -276,7 +276,7 @@ class TestTranscriptCallback:
         assert settings["run_name"] == '{"hub_token": "HIDDEN"}'
         assert settings["label_names"] == ["http://HIDDEN@host"]
 
-    def test_says_how_the_run_was_started(self, trainer, tmp_path, monkeypatch):
+    def test_records_the_command_and_the_settings(self, trainer, tmp_path, monkeypatch):
         monkeypatch.setattr("sys.argv", ["train.py", "--hub_token", "hf_x", "--wandb_api_key=k", "--seed", "42"])
         run = trainer(hub_token="hf_x")
         described = describe_run(run.args, ["train.py", "--hub_token", "hf_x", "--wandb_api_key=k", "--seed", "42"])
@@ -285,7 +285,7 @@ class TestTranscriptCallback:
         assert described["settings"]["max_steps"] == 4
         assert "hf_x" not in json.dumps(described)
 
-    def test_records_what_a_second_run_of_the_same_numbers_needs(self, trainer, tmp_path, monkeypatch):
+    def test_records_machine_and_versions(self, trainer, tmp_path, monkeypatch):
         monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
         trainer(num_iterations=1, max_steps=1).train()
         recorded = json.loads((tmp_path / "run.json").read_text())
@@ -302,17 +302,17 @@ class TestTranscriptCallback:
         assert {name: recorded["versions"][name] for name in installed} == {name: version(name) for name in installed}
         assert recorded["versions"]["python"] == platform.python_version()
 
-    def test_a_trainer_that_plays_no_games_has_none_to_keep(self, trainer):
+    def test_refuses_a_trainer_without_games(self, trainer):
         run = trainer()
         run.rollout_func = None
 
         with pytest.raises(ValueError, match="keeps games of training, and this trainer plays none"):
             run.train()
 
-    def test_a_game_that_this_machine_cannot_play_is_refused(self, trainer, no_sandbox):
+    def test_refuses_a_game_that_needs_a_sandbox_without_one(self, trainer, no_sandbox):
         with pytest.raises(CannotContain, match="Nothing here contains programs"):
             TranscriptCallback(trainer(), game="CodeGame-v0")
 
-    def test_steps_are_counted_from_one(self, trainer):
+    def test_refuses_every_zero_steps(self, trainer):
         with pytest.raises(ValueError, match=r"`every` \(0\) must be at least 1"):
             TranscriptCallback(trainer(), every=0)

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -18,32 +19,53 @@ REGISTERED = [
 
 @pytest.fixture
 def registry(monkeypatch):
-    """The registry, put back afterwards."""
+    """Restore the registry after the test."""
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     monkeypatch.setattr(base, "_GAMES", dict(base._GAMES))
 
 
 class TestRegistry:
-    def test_knows_the_games_that_come_with_the_package(self):
+    def test_contains_the_games_of_the_package(self):
         assert set(REGISTERED) <= set(game_names())
 
     @pytest.mark.parametrize("name", REGISTERED)
-    def test_gives_a_game_its_registered_name(self, name):
+    def test_names_games_as_registered(self, name):
         assert get_game(name).name == name
 
     @pytest.mark.parametrize(
         ("typed", "meant"),
         [("TicTacToe", "TicTacToe-v0"), ("tictactoe-V0", "TicTacToe-v0"), ("PigDice-v0-5", "PigDice-v0-50")],
     )
-    def test_lists_the_closest_names_where_there_is_no_such_game(self, typed, meant):
+    def test_suggests_the_closest_names_for_an_unknown_game(self, typed, meant):
         with pytest.raises(ValueError, match=f"no game called '{typed}'. Did you mean '{meant}'"):
             check_game(typed)
 
-    def test_says_where_they_are_listed_where_none_is_close(self):
+    def test_names_the_command_if_no_name_is_close(self):
         with pytest.raises(ValueError, match="`trl-spiral games` lists them all"):
             get_game("xyz")
 
-    def test_makes_a_game_once_and_when_it_is_first_asked_for(self, registry):
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [("Chess-v0", "it needs Python 3.12"), ("Debate-v0", "it needs a judge model")],
+    )
+    def test_gives_the_reason_for_a_game_that_cannot_be_played(self, name, reason):
+        with pytest.raises(ValueError, match=f"'{name}' cannot be played: {reason}") as error:
+            get_game(name)
+
+        assert "Did you mean" not in str(error.value)
+
+    def test_suggests_playable_games_only(self):
+        with pytest.raises(ValueError, match="no game called 'Ches-v0'") as error:
+            get_game("Ches-v0")
+
+        assert set(re.findall(r"'([^']+)'", str(error.value).split("Did you mean")[1])) <= set(game_names())
+
+    def test_plays_a_registered_game_with_an_unsupported_name(self, registry):
+        register_game("Chess-v0", LastStone)
+
+        assert isinstance(get_game("Chess-v0"), LastStone)
+
+    def test_makes_a_game_once_at_its_first_use(self, registry):
         made = []
         register_game("LastStone", lambda: made.append(1) or LastStone())
 
@@ -52,16 +74,16 @@ class TestRegistry:
         assert get_game("LastStone") is get_game("LastStone")
         assert made == [1]
 
-    def test_refuses_a_name_that_is_taken(self, registry):
+    def test_refuses_a_taken_name(self, registry):
         with pytest.raises(ValueError, match="'Nim-v0' is registered already"):
             register_game("Nim-v0", LastStone)
 
-    def test_holds_no_match_to_a_game_of_another_test(self):
+    def test_does_not_contain_games_of_other_tests(self):
         assert "LastStone" not in game_names()
 
 
 class TestEveryGame:
-    """What a game promises by its traits, over random play."""
+    """Properties of games over random play."""
 
     @pytest.fixture(params=[*REGISTERED, LastStone(), ShortOrLong()], ids=lambda game: getattr(game, "name", game))
     def game(self, request):
@@ -76,15 +98,15 @@ class TestEveryGame:
             if game.traits.zero_sum:
                 assert sum(episode.returns) == 0
 
-    def test_takes_its_legal_moves_for_canonical(self, game):
+    def test_lists_legal_moves_in_canonical_form(self, game):
         match = game.start(seed=0)
 
         for move in match.legal_actions():
             assert game.canonical(move) == move
-            # As a player may write it: without brackets, or with room around it.
+            # Players may omit the brackets, or add whitespace.
             assert game.canonical(f"  {move[1:-1]} ") == move
 
-    def test_shows_a_seat_its_name_number_and_legal_moves(self, game):
+    def test_observations_contain_name_seat_and_legal_moves(self, game):
         match = game.start(seed=0)
 
         observation = match.observe(match.to_move)
@@ -96,7 +118,7 @@ class TestEveryGame:
             or observation.update in (observation.messages[-1]["content"])
         )
 
-    def test_ends_at_an_illegal_move_and_names_the_offender(self, game):
+    def test_ends_at_an_illegal_move_with_its_offender(self, game):
         match = game.start(seed=0)
         seat = match.to_move
 
@@ -104,7 +126,7 @@ class TestEveryGame:
         assert (match.ending, match.offender, match.to_move) == (Ending.ILLEGAL_MOVE, seat, None)
         assert match.returns == (0.0,) * game.traits.seats
 
-    def test_cannot_be_played_on_after_its_end(self, game):
+    def test_refuses_moves_after_its_end(self, game):
         match = game.start(seed=0)
         while match.to_move is not None:
             match.apply(match.legal_actions()[0])
@@ -117,8 +139,8 @@ class TestEveryGame:
 
 
 class TestImport:
-    def test_of_the_package_loads_neither_torch_nor_textarena(self):
-        # Everything that the game half holds, used as far as making a game, in a process of its own.
+    def test_the_package_loads_neither_torch_nor_textarena(self):
+        # All torch-free modules, up to making every game, in a new process.
         code = """
 import json, sys
 import trl_spiral

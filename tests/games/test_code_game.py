@@ -1,4 +1,4 @@
-"""The code game: which programs can stand, who scores what, and what the guesser gets to read."""
+"""The code game: valid and invalid programs, scores, and observations."""
 
 import ast
 import os
@@ -18,21 +18,20 @@ from trl_spiral.games.code_game import (
     tidy,
     write_program,
 )
-from trl_spiral.games.small_programs import KINDS
+from trl_spiral.games.random_programs import KINDS
 from trl_spiral.opponents import Opponents
 from trl_spiral.players import PolicyPlayer, ScriptedPlayer, scripted_player
-from trl_spiral.sandbox import Answer, Job, Outcome
-from trl_spiral.sandbox import Ending as SandboxEnding
+from trl_spiral.sandbox import CallResult, Job, JobResult, ProgramEnding
 from trl_spiral.selfplay.advantages import RoleBaseline
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.selfplay.results import summarize
-from trl_spiral.text.prompts import extract_code_move, read_move
+from trl_spiral.selfplay.results import Result
+from trl_spiral.text.replies import extract_code_move, read_move
 from trl_spiral.types import POLICY, Ending, Observation, Reply, Turn
 
 
 @pytest.fixture(scope="module", autouse=True)
 def sandbox():
-    """Most of what is tested here runs programs."""
+    """Skip the module without a sandbox: most tests run programs."""
     try:
         get_game(NAME).check()
     except RuntimeError as missing:
@@ -40,7 +39,7 @@ def sandbox():
 
 
 def written(program: str, predicted: str = "5", game: str = NAME):
-    """A match in which the generator has moved."""
+    """Return a match after the generator's move."""
     match = get_game(game).start(0)
     match.apply(write_program(program, predicted))
     return match
@@ -50,58 +49,61 @@ def text(match, seat: int) -> str:
     return match.observe(seat).messages[0]["content"]
 
 
-CANNOT_STAND = {
+INVALID = {
     "raises": ("1 / 0", "raised (ZeroDivisionError)"),
-    "is no Python": ("print(", "not Python: SyntaxError"),
-    "is indented for no reason": ("  print(5)", "not Python: IndentationError"),
-    "ends itself": ("print(5, flush=True)\nimport os\nos._exit(0)", "killed (exit)"),
+    "is not Python": ("print(", "not Python: SyntaxError"),
+    "is indented": ("  print(5)", "not Python: IndentationError"),
+    "exits": ("print(5, flush=True)\nimport os\nos._exit(0)", "killed (exit)"),
     "exhausts the parser": ("print(" + "-" * 1900 + "5)", "not Python: RecursionError"),
     "exhausts the stack": ("def f():\n    return f()\nprint(5 + f())", "raised (RecursionError)"),
     "never ends": ("while True:\n    pass", "timeout"),
     "prints without end": ("while True:\n    print(5)", "output_limit"),
     "prints nothing": ("x = 5", "it prints nothing"),
-    "prints room alone": ("print('  ')", "it prints nothing"),
-    "prints an order of hashes": ("print(list({'a', 'b', 'c'}))", "under another hash seed it prints something else"),
-    "prints a hash": ("print(hash('a'))", "under another hash seed it prints something else"),
-    "prints what was drawn": ("import random\nprint(random.random())", "under another hash seed it prints something"),
-    "prints a brace that no box can hold": ("print('}{')", "no guess can express what it prints"),
-    "prints an open brace": ("print('{')", "no guess can express what it prints"),
-    "prints a box": ("print(chr(92) + 'boxed{5}')", "no guess can express what it prints"),
-    "prints more than a box holds": (f"print('5' * {MOST_OUTPUT + 1})", "no guess can express what it prints"),
-    "prints digits of another script": ("print('\u0665')", "no guess can express what it prints"),
-    "prints what nobody sees": ("print('5\u200b')", "no guess can express what it prints"),
+    "prints whitespace only": ("print('  ')", "it prints nothing"),
+    "prints an order of hashes": ("print(list({'a', 'b', 'c'}))", "its output differs with another hash seed"),
+    "prints a hash": ("print(hash('a'))", "its output differs with another hash seed"),
+    "prints a random number": ("import random\nprint(random.random())", "its output differs with another hash seed"),
+    "prints braces that no box can contain": ("print('}{')", "no guess can express its output"),
+    "prints an open brace": ("print('{')", "no guess can express its output"),
+    "prints a box": ("print(chr(92) + 'boxed{5}')", "no guess can express its output"),
+    "prints more than a box holds": (f"print('5' * {MOST_OUTPUT + 1})", "no guess can express its output"),
+    "prints digits of another script": ("print('\u0665')", "no guess can express its output"),
+    "prints an invisible character": ("print('5\u200b')", "no guess can express its output"),
     "prints a fenced program": (
         "print('`' * 3 + 'python')\nprint('print(5)')\nprint('`' * 3)\nprint(5)",
-        "no guess can express what it prints",
+        "no guess can express its output",
     ),
-    "prints the beginning of thinking": ("print('<' + 'think>')", "no guess can express what it prints"),
-    "prints thinking": ("print('<' + 'think>5</' + 'think>')", "no guess can express what it prints"),
-    "holds the beginning of thinking": (
+    "prints a start of thinking": ("print('<' + 'think>')", "no guess can express its output"),
+    "prints thinking": ("print('<' + 'think>5</' + 'think>')", "no guess can express its output"),
+    "contains a start of thinking": (
         "print(len('<think>'))",
-        "its text holds a code fence or looks like a control",
+        "its text contains a code fence or looks like a control",
     ),
-    "holds a fence": ("print(len('```'))", "its text holds a code fence or looks like a control token"),
-    "holds a tag in a format": ("x = 5\nprint(len(f'{x}<b>'))", "its text holds a code fence or looks like a control"),
-    "answers in a comment": ("print(2 + 3)  # 5", "a comment says what it prints"),
-    "answers in words of a comment": ("# This prints 5.\nprint(2 + 3)", "a comment says what it prints"),
-    "answers in a docstring": ('"""Prints 5."""\nprint(2 + 3)', "a comment says what it prints"),
-    "answers in the docstring of a function": ('def f():\n    "5"\n    return 5\nprint(f())', "a comment says"),
-    "answers in a string of its own": ("if True:\n    'It is 5.'\n    print(2 + 3)", "a comment says what it prints"),
-    "holds a null byte": ("print(5)\0", "not Python"),
-    "holds half a character": ("print('\ud800')", "not Python"),
-    "is shown at too great a length": ("print(5" + ",0" * 900 + ")", "longer than 2000 characters"),
+    "contains a fence": ("print(len('```'))", "its text contains a code fence or looks like a control token"),
+    "contains a tag in a format string": (
+        "x = 5\nprint(len(f'{x}<b>'))",
+        "its text contains a code fence or looks like a control",
+    ),
+    "answers in a comment": ("print(2 + 3)  # 5", "a comment contains its output"),
+    "answers in words of a comment": ("# This prints 5.\nprint(2 + 3)", "a comment contains its output"),
+    "answers in a docstring": ('"""Prints 5."""\nprint(2 + 3)', "a comment contains its output"),
+    "answers in the docstring of a function": ('def f():\n    "5"\n    return 5\nprint(f())', "a comment contains"),
+    "answers in a string statement": ("if True:\n    'It is 5.'\n    print(2 + 3)", "a comment contains its output"),
+    "contains a null byte": ("print(5)\0", "not Python"),
+    "contains half a character": ("print('\ud800')", "not Python"),
+    "is too long when shown": ("print(5" + ",0" * 900 + ")", "longer than 2000 characters"),
 }
 
 
 class TestPrograms:
-    @pytest.mark.parametrize(("program", "why"), CANNOT_STAND.values(), ids=CANNOT_STAND)
-    def test_that_cannot_stand_cost_the_generator_and_ask_nobody(self, program, why):
+    @pytest.mark.parametrize(("program", "why"), INVALID.values(), ids=INVALID)
+    def test_invalid_programs_end_the_match_at_the_cost_of_the_generator(self, program, why):
         match = written(program)
 
         assert (match.ending, match.to_move, match.returns) == (Ending.FINISHED, None, (-1.0, 0.0))
         assert why in match.detail
 
-    def test_that_cannot_stand_cost_as_much_against_a_frozen_guesser(self):
+    def test_invalid_programs_cost_the_same_with_a_frozen_guesser(self):
         match = written("1 / 0", game=FROZEN)
 
         assert (match.ending, match.to_move, match.returns) == (Ending.FINISHED, None, (-1.0, 0.0))
@@ -117,16 +119,16 @@ class TestPrograms:
             ("print('5')\nraise SystemExit", "5"),
         ],
     )
-    def test_that_stand_are_put_to_the_guesser(self, program, output):
+    def test_valid_programs_go_to_the_guesser(self, program, output):
         match = written(program, output)
 
         assert match.to_move == 1
         assert match.examined.output == output
 
-    def test_that_were_examined_are_not_run_again(self):
+    def test_examined_programs_are_not_run_again(self):
         sandbox = Scripted(
-            [Outcome(SandboxEnding.FINISHED, answers=(Answer(["print(5)", []]),))],
-            [Outcome(SandboxEnding.FINISHED, "5\n")] * 2,
+            [JobResult(ProgramEnding.FINISHED, answers=(CallResult(["print(5)", []]),))],
+            [JobResult(ProgramEnding.FINISHED, "5\n")] * 2,
         )
         game = CodeGame(sandbox=sandbox)
 
@@ -136,7 +138,7 @@ class TestPrograms:
         assert [job.hash_seed for job in sandbox.asked] == [0, 0, 1]
 
 
-# Of the vocabularies of Qwen, Llama 2 and 3, Mistral, Gemma, DeepSeek, BERT, Phi, Cohere and StarCoder.
+# From the vocabularies of Qwen, Llama 2 and 3, Mistral, Gemma, DeepSeek, BERT, Phi, Cohere and StarCoder.
 CONTROL_TOKENS = """
 <|im_start|> <|im_end|> <|endoftext|> <|vision_start|> <tool_call> </tool_call> <think> </think> <s> </s>
 <unk> <pad> <<SYS>> <</SYS>> <|begin_of_text|> <|start_header_id|> <|eot_id|> <|python_tag|>
@@ -149,7 +151,7 @@ CONTROL_TOKENS = """
 
 
 def guessed(game: str, program: str, thought: str):
-    """Return the guesser's return if its reply boxes what the program prints; `None` if it is not asked."""
+    """Return the guesser's return for the right output in a box; `None` if the program is invalid."""
     match = written(program, game=game)
     if match.to_move is None:
         assert match.returns == (-1.0, 0.0)
@@ -200,7 +202,7 @@ class TestOutputs:
 
     @pytest.mark.parametrize("game", [NAME, FROZEN])
     @pytest.mark.parametrize("thought", ["", "<think></think>", "<think>I see.</think>\n"])
-    def test_that_stand_can_be_guessed(self, game, thought):
+    def test_of_valid_programs_can_be_guessed(self, game, thought):
         rng = random.Random(0)
         outputs = ["".join(rng.choices(self.PIECES, k=rng.randint(1, 7))) for _ in range(150)]
         outputs += [
@@ -211,7 +213,7 @@ class TestOutputs:
             "3  |True|< b>",
             "[1, 2]",
         ]
-        # As numbers, so that it is the output and not the text that decides.
+        # Written as numbers, so that only the output decides, not the text of the program.
         programs = [f"print(''.join(map(chr, {[*map(ord, output)]})))" for output in outputs]
         found = [guessed(game, program, thought) for program in programs]
 
@@ -219,12 +221,12 @@ class TestOutputs:
         assert found[-2:] == [1.0, 1.0]
 
     @pytest.mark.parametrize("token", CONTROL_TOKENS)
-    def test_and_texts_that_look_like_control_tokens_cannot_stand(self, token):
+    def test_control_tokens_are_invalid_in_outputs_and_programs(self, token):
         printing = written(f"print(''.join(map(chr, {[*map(ord, f'a{token}b')]})))")
         holding = written(f"print(len({token!r}))")
 
-        assert printing.examined.why == "no guess can express what it prints"
-        assert holding.examined.why == "its text holds a code fence or looks like a control token"
+        assert printing.examined.flaw == "no guess can express its output"
+        assert holding.examined.flaw == "its text contains a code fence or looks like a control token"
 
     @pytest.mark.parametrize(
         ("program", "output"),
@@ -237,12 +239,12 @@ class TestOutputs:
             ("a = '\\u2028\\x00\\u00e9'\nprint(len(a))", "3"),
         ],
     )
-    def test_come_from_the_very_text_that_is_shown(self, program, output):
+    def test_come_from_the_shown_text(self, program, output):
         match = written(program)
         shown = match.examined.shown
 
-        if output is None:  # a token that Python itself puts together from an escape
-            assert match.examined.why == "its text holds a code fence or looks like a control token"
+        if output is None:  # Python joins the strings to a token
+            assert match.examined.flaw == "its text contains a code fence or looks like a control token"
             return
         assert f"```python\n{shown}\n```" in text(match, 1)
         assert shown == ast.unparse(ast.parse(program))
@@ -250,9 +252,9 @@ class TestOutputs:
 
 
 class Scripted:
-    """A sandbox that answers with what it was given."""
+    """A sandbox with prepared outcomes."""
 
-    def __init__(self, *batches: list[Outcome]) -> None:
+    def __init__(self, *batches: list[JobResult]) -> None:
         self.batches = list(batches)
         self.asked: list[Job] = []
 
@@ -274,13 +276,13 @@ class TestScores:
             (FROZEN, "5", "5", (-1.0, 1.0)),
         ],
     )
-    def test_who_is_right(self, game, predicted, guess, returns):
+    def test_depend_on_prediction_and_guess(self, game, predicted, guess, returns):
         match = written("print(2 + 3)", predicted, game)
 
         assert match.apply(guess) == guess
         assert (match.ending, match.returns) == (Ending.FINISHED, returns)
 
-    def test_a_guess_is_what_the_guesser_wrote_not_what_stands_in_the_program(self):
+    def test_a_guess_is_the_text_of_the_guesser(self):
         match = written("answer = 5\nprint(answer)")
 
         match.apply("I do not know")
@@ -288,13 +290,13 @@ class TestScores:
         assert match.returns == (1.0, -1.0)
 
     @pytest.mark.parametrize("guess", ["5.0", "05", "'5'", "\u0665", "5 6", "5\n5"])
-    def test_a_guess_is_compared_to_the_letter(self, guess):
+    def test_a_guess_must_match_exactly(self, guess):
         match = written("print(2 + 3)")
         match.apply(guess)
 
         assert match.returns == (1.0, -1.0)
 
-    def test_room_at_the_ends_of_lines_does_not_count(self):
+    def test_whitespace_at_the_ends_of_lines_is_ignored(self):
         match = written("print('a ')\nprint(' b')", "a\n b")
         match.apply(" a  \n b\n")
 
@@ -316,7 +318,7 @@ class TestMoves:
             write_program("#" * 100_000, "5"),
         ],
     )
-    def test_without_a_program_and_a_prediction_are_illegal(self, move):
+    def test_need_a_program_and_a_prediction(self, move):
         match = get_game(NAME).start(0)
 
         assert match.apply(move) is None
@@ -325,13 +327,13 @@ class TestMoves:
     @pytest.mark.parametrize(
         "move", ["", " \n", "5" * (MOST_OUTPUT + 1), write_program("print(5)", "5"), "5" * 100_000]
     )
-    def test_that_are_no_guess_are_illegal(self, move):
+    def test_need_a_guess(self, move):
         match = written("print(2 + 3)")
 
         assert match.apply(move) is None
         assert (match.ending, match.offender) == (Ending.ILLEGAL_MOVE, 1)
 
-    def test_are_read_as_they_are_written(self):
+    def test_are_parsed_from_replies(self):
         program = "print(5)\n\nprint('`````')"
         reply = f"Let me see.\n```python\nprint(4)\n```\nNo:\n```python\n{program}\n```\nIt prints \\boxed{{{{5}}}}."
 
@@ -350,13 +352,13 @@ class TestViews:
         assert "```python\nprint(2 + 3)\n\ndef f():\n    pass\n```" in text(match, 1)
         assert match.observe(1).history == ()
 
-    def test_what_the_guesser_reads_is_what_ran(self):
+    def test_the_guesser_reads_the_text_that_ran(self):
         match = written("def f():\n    'zebra'\nprint(f.__doc__)", "None")
 
         assert match.examined.output == "None"
 
     @pytest.mark.parametrize("string", ["\u2028\x00", "\n``", "\x1b[2J", "\u202e5"])
-    def test_a_program_stays_on_lines_of_its_own(self, string):
+    def test_a_program_cannot_leave_its_code_block(self, string):
         match = written(f"print(len({string!r}))", str(len(string)))
 
         _, shown = text(match, 1).split("```python\n")
@@ -364,7 +366,7 @@ class TestViews:
         assert all(letter.isprintable() or letter == "\n" for letter in shown)
         assert match.examined.output == str(len(string))
 
-    def test_of_the_generator_stays_as_it_was(self):
+    def test_the_observation_of_the_generator_does_not_change(self):
         match = get_game(NAME).start(0)
         before = views(match, [0])
         match.apply(write_program("print(2 + 3)", "5"))
@@ -376,15 +378,15 @@ class TestGame:
     def test_both_forms_are_registered(self):
         assert {NAME, FROZEN} <= set(game_names())
 
-    def test_small_programs_print_what_they_say_and_are_shown_as_they_are(self):
+    def test_random_programs_print_their_output_and_are_shown_unchanged(self):
         for kind in KINDS:
             for seed in range(3):
                 program, output = kind(random.Random(seed))
                 examined = get_game(NAME).examine(program)
 
-                assert (examined.shown, examined.output, examined.why) == (program, output, "")
+                assert (examined.shown, examined.output, examined.flaw) == (program, output, "")
 
-    def test_needs_a_sandbox_and_says_so_before_anything_else(self, monkeypatch):
+    def test_check_raises_without_a_sandbox(self, monkeypatch):
         import trl_spiral.games.code_game as code_game
 
         def refuse(limits):
@@ -400,7 +402,7 @@ class TestGame:
         assert CodeGame(sandbox=Scripted()).check() is None
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
-    def test_opens_one_sandbox_a_process(self):
+    def test_opens_one_sandbox_per_process(self):
         from trl_spiral.games.code_game import _local_sandbox
 
         mine = get_game(NAME)._open()
@@ -410,11 +412,11 @@ class TestGame:
         _local_sandbox.cache_clear()
 
 
-class Rambler(ScriptedPlayer):
-    """Runs out of tokens."""
+class TruncatedPlayer(ScriptedPlayer):
+    """A player that runs out of tokens."""
 
     def __init__(self):
-        super().__init__("rambler", lambda observation: None)
+        super().__init__("truncated", lambda observation: None)
 
     def ask(self, observation):
         return Turn(action=None, truncated=True)
@@ -426,11 +428,11 @@ def episode_of(players, game: str = NAME):
 
 
 class TestEpisodes:
-    def test_a_seat_that_was_not_asked_has_no_turn_and_moves_no_baseline(self):
+    def test_a_seat_without_a_turn_does_not_change_a_baseline(self):
         crash = ScriptedPlayer("crash", lambda observation: write_program("1 / 0", "5"))
         episode = episode_of([crash, crash])
         baseline = RoleBaseline()
-        baseline([summarize(episode)])
+        baseline.update([Result.of(episode)])
 
         assert episode.returns == (-1.0, 0.0)
         assert episode.trajectories[1].turns == ()
@@ -443,7 +445,7 @@ class TestEpisodes:
         assert episode.ending is Ending.FINISHED
         assert len(episode.order) == 2
 
-    def test_a_snapshot_fills_the_guessers_seat_as_in_any_game(self):
+    def test_a_snapshot_can_be_the_guesser(self):
         class Renderer:
             def prompt(self, observation: Observation) -> tuple[int, ...]:
                 return (observation.seat,)
@@ -455,7 +457,7 @@ class TestEpisodes:
                 return extract_code_move(text) if is_program else "6"
 
         class Echo:
-            """Answers with the prompt, and remembers whom it was asked for."""
+            """An engine that returns the prompt and records the policies of requests."""
 
             def __init__(self):
                 self.waiting, self.policies = [], []
@@ -471,7 +473,7 @@ class TestEpisodes:
         policy = PolicyPlayer(Renderer(), None)
         players = {"snapshot-0": policy.playing_as("snapshot-0")}
         seated = Opponents({"snapshot-0": 1.0}, players=players)
-        # The first seed that puts the policy first.
+        # The first seed with the policy in seat 0.
         table = next(t for seed in range(9) if (t := seated(policy, 2, seed))[0] is policy)
         engine = Echo()
         (episode,) = play([referee(Start(get_game(NAME), table, seed=0, play_seed=0))], engine)
@@ -480,21 +482,21 @@ class TestEpisodes:
         assert (episode.players, episode.returns) == ((POLICY, "snapshot-0"), (1.0, -1.0))
 
     @pytest.mark.parametrize(("predicted", "returns"), [("5", (1.0, -1.0)), ("6", (-1.0, -1.0))])
-    def test_a_guess_that_never_comes_is_a_wrong_one(self, predicted, returns):
+    def test_a_missing_guess_counts_as_wrong(self, predicted, returns):
         writer = ScriptedPlayer("writer", lambda observation: write_program("print(2 + 3)", predicted))
 
-        episode = episode_of([writer, Rambler()])
+        episode = episode_of([writer, TruncatedPlayer()])
 
         assert (episode.ending, episode.offender, episode.returns) == (Ending.TRUNCATED, 1, returns)
 
-    def test_a_program_that_never_comes_costs_the_generator_alone(self):
-        episode = episode_of([Rambler(), Rambler()])
+    def test_a_missing_program_costs_the_generator_only(self):
+        episode = episode_of([TruncatedPlayer(), TruncatedPlayer()])
 
         assert (episode.ending, episode.offender, episode.returns) == (Ending.TRUNCATED, 0, (-1.0, 0.0))
 
 
 class TestTidy:
-    def test_takes_room_off_ends_alone(self):
+    def test_strips_the_ends_of_lines_and_texts_only(self):
         assert tidy("  a  \n   b \n\n") == "a\n   b"
         assert tidy(tidy(" \n a\t\nb ")) == tidy(" \n a\t\nb ")
 

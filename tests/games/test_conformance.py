@@ -1,17 +1,17 @@
 """
-What every registered game promises, held to its traits. Games of your own too: `TRL_SPIRAL_GAMES` names the modules that
-register them.
+Properties of every registered game. To test games of your own, set `TRL_SPIRAL_GAMES` to the modules that register
+them.
 
-1. The same seed and moves make the same match, whatever is played beside it.
-2. Random legal play ends by the rules, or because a seat has no move; nothing raises, and no cap on turns is needed.
-3. Once ended, a match stays as it is.
-4. Returns add up to zero where the game says so, are zero for all where nobody has won, and never below the lowest.
-5. Legal moves are accepted, and others end the match by the fault of the seat that made them.
-6. A seat can tell its legal moves from what it has been told.
-7. With perfect information, every seat is told the same.
-8. A hostile reply is survived, and shows another seat nothing that an honest one would not.
+1. Equal seeds and moves give equal matches, independent of concurrent matches.
+2. Random legal play ends by the rules, or because a seat has no move. It never raises and never reaches a turn limit.
+3. An ended match does not change.
+4. Returns sum to zero in zero-sum games, are zero in unfinished matches, and are at least `Traits.lowest`.
+5. Legal moves are accepted. Other moves end the match, and the seat that made them is the offender.
+6. Legal moves depend only on what the seat has observed.
+7. With perfect information, all seats observe the same.
+8. A hostile reply does no harm, and shows other seats no more than a plain move.
 
-That deals stay hidden is tested beside the engines.
+The tests of each game check that hidden information stays hidden.
 """
 
 import os
@@ -32,22 +32,22 @@ from trl_spiral.types import Ending
 for module in os.environ.get("TRL_SPIRAL_GAMES", "").split():
     import_module(module)
 
-SEEDS = (1, 2)  # a random match of each of the 120 games takes two seconds in all
-ENDLESS = 5_000  # turns: far beyond any game's own cap
+SEEDS = (1, 2)  # one random match of each game takes two seconds in all
+MAX_TURNS = 5_000  # far above the limits of all games
 
-# The board is told to the seat to move alone, with its own moves below.
-TOLD_IN_TURN = {"Crusade-v0"}
+# Only the seat to move observes the board, with its own moves.
+BOARD_FOR_SEAT_TO_MOVE = {"Crusade-v0"}
 
 
-class Playing:
-    """A random match under way, and all that could be seen of it."""
+class RandomMatch:
+    """A random match, with all observations."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.game = get_game(name)
         self.match = self.game.start(seed)
         self.rng = random.Random(derive_seed(name, seed))
         self.seen: list[tuple] = []
-        self.told: dict[tuple[int, int], tuple[str, ...] | None] = {}
+        self.legal_by_text: dict[tuple[int, int], tuple[str, ...] | None] = {}
         self.moves: list[str] = []
         self.rules = [self.text(seat) for seat in range(self.game.traits.seats)]
         self.same_for_all = True
@@ -56,12 +56,12 @@ class Playing:
         return "\n".join(message["content"] for message in self.match.observe(seat).messages)
 
     def news(self, seat: int) -> str:
-        """What a seat has been told since the rules, which address each seat: all of it, or the latest state."""
+        """Return what a seat has observed after its rules: the history or the latest state."""
         text, rules = self.text(seat), self.rules[seat]
         return text.removeprefix(rules) if text.startswith(rules) else self.match.observe(seat).update
 
     def step(self) -> bool:
-        """One turn. Returns whether the match goes on."""
+        """Play one turn and return whether the match continues."""
         match = self.match
         if (seat := match.to_move) is None:
             return False
@@ -69,10 +69,10 @@ class Playing:
         if self.game.traits.perfect_information:
             self.same_for_all &= len({self.news(seat) for seat in range(self.game.traits.seats)}) == 1
         move = any_move(match, self.rng)
-        self.told[seat, text] = legal
+        self.legal_by_text[seat, text] = legal
         self.seen.append((seat, update, text, legal, move, match.apply(move)))
         self.moves.append(move)
-        return len(self.moves) < ENDLESS
+        return len(self.moves) < MAX_TURNS
 
     def result(self) -> tuple:
         match = self.match
@@ -80,25 +80,26 @@ class Playing:
 
 
 @cache
-def alone(name: str, seed: int) -> Playing:
-    playing = Playing(name, seed)
-    while playing.step():
+def alone(name: str, seed: int) -> RandomMatch:
+    """Return a finished match, played alone."""
+    random_match = RandomMatch(name, seed)
+    while random_match.step():
         pass
-    return playing
+    return random_match
 
 
 @cache
-def side_by_side() -> dict[tuple[str, int], Playing]:
-    """A match of every game and seed, all of them at once, turn about."""
-    playings = {(name, seed): Playing(name, seed) for name in filter(is_playable, game_names()) for seed in SEEDS}
-    going = list(playings.values())
-    while going:
-        going = [playing for playing in going if playing.step()]
-    return playings
+def concurrent() -> dict[tuple[str, int], RandomMatch]:
+    """Return a finished match of every game and seed, all played concurrently in turn."""
+    matches = {(name, seed): RandomMatch(name, seed) for name in filter(is_playable, game_names()) for seed in SEEDS}
+    active = list(matches.values())
+    while active:
+        active = [match for match in active if match.step()]
+    return matches
 
 
 def is_playable(name: str) -> bool:
-    """Whether this machine has what the game needs."""
+    """Return whether the game can be played on this machine."""
     try:
         get_game(name).check()
     except RuntimeError:
@@ -109,16 +110,16 @@ def is_playable(name: str) -> bool:
 @pytest.fixture(params=game_names())
 def name(request) -> str:
     if not is_playable(request.param):
-        pytest.skip(f"this machine lacks what {request.param} needs")
+        pytest.skip(f"{request.param} cannot be played on this machine")
     return request.param
 
 
 class TestEveryGame:
-    def test_plays_beside_all_others_as_it_does_alone(self, name):
-        assert len(side_by_side()) >= 64
+    def test_plays_concurrently_as_alone(self, name):
+        assert len(concurrent()) >= 64
 
         for seed in SEEDS:
-            together, solo = side_by_side()[name, seed], alone(name, seed)
+            together, solo = concurrent()[name, seed], alone(name, seed)
             assert together.seen == solo.seen
             assert together.result() == solo.result()
 
@@ -131,7 +132,7 @@ class TestEveryGame:
             assert match.offender is None
             assert all(accepted is not None for *_, accepted in alone(name, seed).seen)
 
-    def test_stays_as_it_ended(self, name):
+    def test_does_not_change_after_its_end(self, name):
         for seed in SEEDS:
             match = alone(name, seed).match
             result = alone(name, seed).result()
@@ -143,7 +144,7 @@ class TestEveryGame:
             assert not match.legal_actions()
             assert alone(name, seed).result() == result
 
-    def test_returns_what_its_traits_say(self, name):
+    def test_returns_follow_the_traits(self, name):
         traits = get_game(name).traits
         for seed in SEEDS:
             match = alone(name, seed).match
@@ -154,17 +155,17 @@ class TestEveryGame:
             assert match.ending is Ending.FINISHED or not any(match.returns)
 
     def test_accepts_legal_moves_and_no_others(self, name):
-        game, playing, rng = get_game(name), alone(name, SEEDS[0]), random.Random(0)
-        every = {move for *_, legal, _, _ in playing.seen for move in legal or ()}
-        for ply in sorted({0, 1, len(playing.moves) // 2} & set(range(len(playing.moves)))):
-            moves = playing.moves[:ply]
+        game, played, rng = get_game(name), alone(name, SEEDS[0]), random.Random(0)
+        every = {move for *_, legal, _, _ in played.seen for move in legal or ()}
+        for ply in sorted({0, 1, len(played.moves) // 2} & set(range(len(played.moves)))):
+            moves = played.moves[:ply]
             match = replay(game, SEEDS[0], moves)
             seat, legal = match.to_move, match.legal_actions()
             good = legal or [match.sample(rng)]
             for move in rng.sample(list(good), min(3, len(good))):
                 assert game.canonical(move) == move
                 assert replay(game, SEEDS[0], moves).apply(move) == move
-            # What is legal elsewhere in the game and not here, and what never is.
+            # Moves that are legal elsewhere in the game but not here, and text that is never legal.
             bad = sorted(every - set(good)) if legal else []
             for move in (
                 *rng.sample(bad, min(3, len(bad))),
@@ -178,18 +179,18 @@ class TestEveryGame:
                 assert (match.ending, match.offender, match.to_move) == (Ending.ILLEGAL_MOVE, seat, None)
                 assert match.returns == (0.0,) * game.traits.seats
 
-    def test_tells_a_seat_what_it_needs_to_know_its_moves(self, name):
+    def test_legal_moves_depend_on_the_observations(self, name):
         moves: dict[tuple[int, int], tuple[str, ...] | None] = {}
         for seed in SEEDS:
-            for told, legal in alone(name, seed).told.items():
-                assert moves.setdefault(told, legal) == legal
+            for text, legal in alone(name, seed).legal_by_text.items():
+                assert moves.setdefault(text, legal) == legal
 
-    def test_tells_all_seats_the_same_where_nothing_is_hidden(self, name):
-        if not get_game(name).traits.perfect_information or name in TOLD_IN_TURN:
+    def test_shows_all_seats_the_same_with_perfect_information(self, name):
+        if not get_game(name).traits.perfect_information or name in BOARD_FOR_SEAT_TO_MOVE:
             return
         assert all(alone(name, seed).same_for_all for seed in SEEDS)
 
-    @pytest.mark.timeout(60)  # a guard against hanging; a reply takes well below a millisecond
+    @pytest.mark.timeout(60)  # a reply takes well below a millisecond, unless a parser hangs
     def test_survives_hostile_replies(self, name):
         game, rng = get_game(name), random.Random(derive_seed("hostile", name))
         for seed in range(2):
@@ -202,9 +203,9 @@ class TestCheckHarmless:
     @pytest.mark.parametrize(
         ("name", "forged"), [("TicTacToe-v0", True), ("RockPaperScissors-v0", True), ("CodeGame-v0", False)]
     )
-    def test_looks_at_every_move_that_others_will_read(self, name, forged, monkeypatch):
+    def test_checks_every_move_that_other_seats_read(self, name, forged, monkeypatch):
         if not is_playable(name):
-            pytest.skip(f"this machine lacks what {name} needs")
+            pytest.skip(f"{name} cannot be played on this machine")
         game = get_game(name)
         written = (
             "```python\nprint(5)\n```\n\\boxed{5}"

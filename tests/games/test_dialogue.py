@@ -1,4 +1,4 @@
-"""What all our own engines promise: hostile replies are illegal at once and told to nobody, and a copy is a copy."""
+"""All games of the package: hostile replies are illegal at once and sent to no seat, and copies are independent."""
 
 import copy
 import random
@@ -37,7 +37,7 @@ HOSTILE = [
 
 
 def play_on(match, rng, moves):
-    """Up to so many acceptable moves."""
+    """Play up to `moves` random legal moves."""
     for _ in range(moves):
         if match.to_move is None:
             break
@@ -47,26 +47,26 @@ def play_on(match, rng, moves):
 
 
 @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.name)
-class TestToldMatch:
+class TestDialogueMatch:
     @pytest.mark.parametrize("reply", HOSTILE, ids=range(len(HOSTILE)))
-    def test_ends_at_a_hostile_reply_and_tells_nobody_of_it(self, game, reply):
+    def test_ends_at_a_hostile_reply_and_sends_it_to_no_seat(self, game, reply):
         match = play_on(game.start(5), random.Random(5), 1)
-        told = [match.lines(seat) for seat in range(game.traits.seats)]
+        before = [match.messages(seat) for seat in range(game.traits.seats)]
         seat = match.to_move
 
         assert match.apply(reply) is None
         assert (match.ending, match.offender, match.detail) == (Ending.ILLEGAL_MOVE, seat, "no readable move")
-        assert [match.lines(seat) for seat in range(game.traits.seats)] == told
+        assert [match.messages(seat) for seat in range(game.traits.seats)] == before
 
-    def test_tells_of_a_move_in_its_canonical_form_alone(self, game):
+    def test_sends_moves_in_canonical_form(self, game):
         match = game.start(5)
         seat = match.to_move
         move = (match.legal_actions() or ("[Offer: 1 Wood -> 1 Gold]",))[0]
 
         assert match.apply(f"  {move.upper()} \n") == move
-        assert f"Player {seat}: {move}" in match.lines(1 - seat)
+        assert f"Player {seat}: {move}" in match.messages(1 - seat)
 
-    def test_is_left_alone_by_what_is_played_on_a_copy(self, game):
+    def test_is_independent_of_its_copy(self, game):
         rng = random.Random(3)
         match = play_on(game.start(3), rng, 1)
         seen = [match.observe(seat) for seat in range(game.traits.seats)]
@@ -77,7 +77,7 @@ class TestToldMatch:
         assert (match.ending, match.returns) == (None, (0.0,) * game.traits.seats)
         assert [match.observe(seat) for seat in range(game.traits.seats)] == seen
 
-    def test_goes_on_from_a_copy_as_from_the_match_itself(self, game):
+    def test_continues_from_a_copy_as_from_the_original(self, game):
         match = play_on(game.start(4), random.Random(4), 1)
         twin = copy.deepcopy(match)
 
@@ -85,4 +85,4 @@ class TestToldMatch:
         play_on(twin, random.Random(7), 1000)
 
         # Later rolls and deals included.
-        assert (match.lines(0), match.returns) == (twin.lines(0), twin.returns)
+        assert (match.messages(0), match.returns) == (twin.messages(0), twin.returns)

@@ -1,13 +1,13 @@
-"""True Kuhn poker against OpenSpiel's, over every deal and every way to play it, and what each seat may see of it."""
+"""Kuhn poker compared with OpenSpiel's over the whole game tree, and tests for leaks of hidden cards."""
 
 from collections import Counter
 from itertools import count, permutations, product
 
 import pytest
 
-from tests.helpers.deals import ended, positions, told_apart
+from tests.helpers.deals import distinguishable_positions, ended, positions
 from trl_spiral.games import Dealt, get_game
-from trl_spiral.games.kuhn import INFORMATION_STATES, LETTERS, KuhnPoker, information_state
+from trl_spiral.games.kuhn import INFORMATION_STATES, LETTERS, KuhnPoker
 from trl_spiral.players import RandomPlayer, ScriptedPlayer
 from trl_spiral.selfplay.referee import Forfeit, Start, play, referee
 from trl_spiral.types import Ending
@@ -19,12 +19,12 @@ DEALS = tuple(permutations(range(3), 2))
 
 
 def dealt(cards, game=ONE):
-    """A fresh match in which the seats hold `cards`."""
+    """Return a new match in which the seats hold `cards`."""
     return next(match for seed in count() if (match := game.start(seed)).cards == cards)
 
 
 def lines(moves=()):
-    """Every way to play to the end, as lists of moves."""
+    """Return all lists of moves to the end of a match."""
     replayed = dealt((0, 1))
     for move in moves:
         replayed.apply(move)
@@ -40,7 +40,7 @@ class TestRules:
         assert played == ["bb", "bp", "pbb", "pbp", "pp"]
 
     @pytest.mark.parametrize(("game", "name"), [(ONE, "kuhn_poker"), (THREE, "kuhn_poker(players=3)")])
-    def test_pay_what_openspiel_pays(self, game, name):
+    def test_have_the_payoffs_and_states_of_openspiel(self, game, name):
         pyspiel = pytest.importorskip("pyspiel")
         openspiel = pyspiel.load_game(name)
         for cards in game.deals():
@@ -49,7 +49,7 @@ class TestRules:
                 for card in cards:
                     state.apply_action(card)
                 for move in line:
-                    # Who moves and what is known agree at every step, too.
+                    # The seat to move and the information state agree at every step, too.
                     assert match.to_move == state.current_player()
                     assert game.information_state(match.observe(match.to_move)) == state.information_state_string()
                     match.apply(move)
@@ -58,9 +58,9 @@ class TestRules:
                 assert state.is_terminal()
                 assert (match.ending, list(match.returns)) == (Ending.FINISHED, state.returns())
 
-    def test_are_worth_an_eighth_of_a_chip_to_the_first_of_two_random_players(self):
-        # Half the lines of play end in a showdown, which is even. The others: a bet is folded to a quarter of the time
-        # and wins 1, and a check is bet against and folds an eighth of the time and loses 1.
+    def test_have_a_value_of_an_eighth_of_a_chip_under_random_play(self):
+        # Showdowns are even on average. The first seat wins 1 when its bet meets a fold (probability 1/4), and loses 1
+        # when it checks and folds to a bet (probability 1/8).
         value = 0.0
         for cards, line in product(DEALS, lines()):
             match = dealt(cards)
@@ -70,12 +70,12 @@ class TestRules:
 
         assert value == pytest.approx(1 / 8)
 
-    def test_reach_every_information_state_and_no_other(self):
+    def test_reach_exactly_the_listed_information_states(self):
         seen = set()
         for cards, line in product(DEALS, lines()):
             match = dealt(cards)
             for move in line:
-                seen.add(information_state(match.observe(match.to_move)))
+                seen.add(KuhnPoker().information_state(match.observe(match.to_move)))
                 match.apply(move)
 
         assert seen == set(INFORMATION_STATES)
@@ -91,11 +91,11 @@ class TestRules:
 
         assert len(states) == 4 * 12
 
-    def test_are_for_two_seats_or_three(self):
+    def test_refuse_other_numbers_of_seats(self):
         with pytest.raises(ValueError, match=r"`seats` \(4\) must be 2 or 3"):
             KuhnPoker(4)
 
-    def test_let_an_illegal_move_end_the_match_for_the_referee_to_price(self):
+    def test_end_the_match_at_an_illegal_move(self):
         caller = ScriptedPlayer("caller", lambda observation: "[call]")
 
         (episode,) = play([referee(Start(ONE, (caller, caller), 0, play_seed=0, forfeit=Forfeit(-2.5, 0.5)))])
@@ -103,7 +103,7 @@ class TestRules:
         assert (episode.ending, episode.offender, episode.returns) == (Ending.ILLEGAL_MOVE, 0, (-2.5, 0.5))
         assert episode.detail == "[call]"
 
-    def test_read_moves_as_players_write_them(self):
+    def test_parse_moves_in_different_notations(self):
         assert [ONE.canonical(text) for text in ("[bet]", " Bet", "[ FOLD ]", "raise", "[bet] [call]", "")] == [
             "[bet]",
             "[bet]",
@@ -116,7 +116,7 @@ class TestRules:
 
 class TestDeals:
     @pytest.mark.parametrize("game", [ONE, THREE], ids=lambda game: game.name)
-    def test_can_be_chosen_and_are_those_that_are_dealt(self, game):
+    def test_can_be_chosen_and_equal_the_random_ones(self, game):
         chosen = {game.deal(cards).cards for cards in game.deals()}
 
         assert isinstance(game, Dealt)
@@ -125,33 +125,33 @@ class TestDeals:
     def test_are_the_same_for_the_same_seed(self):
         assert [FIVE.start(seed).cards for seed in range(20)] == [ONE.start(seed).cards for seed in range(20)]
 
-    def test_are_all_as_likely(self):
+    def test_are_uniform(self):
         dealt_cards = [ONE.start(seed).cards for seed in range(6000)]
 
         for cards in DEALS:
-            # A thousand each, and 29 a standard deviation: sqrt(6000 * 1/6 * 5/6).
+            # Expected 1,000, with a standard deviation of sqrt(6000 * 1/6 * 5/6) = 29.
             assert abs(dealt_cards.count(cards) - 1000) < 5 * 29
 
 
-class TestSecrets:
+class TestHiddenInformation:
     @pytest.mark.parametrize("game", [ONE, THREE], ids=lambda game: game.name)
-    def test_no_seat_can_tell_the_cards_that_others_may_hold_apart(self, game):
-        assert told_apart(game, knows=lambda cards, seat, moves: cards[seat]) == []
+    def test_no_seat_observes_the_cards_of_others(self, game):
+        assert distinguishable_positions(game, knows=lambda cards, seat, moves: cards[seat]) == []
 
-    def test_a_leak_would_be_found(self):
-        # A seat that is not meant to know its own card is told it at each of four decisions, and so is the other.
-        assert len(told_apart(ONE, knows=lambda cards, seat, moves: None)) == 4 * 2
+    def test_the_test_detects_a_leak(self):
+        # With `knows` returning nothing, each seat's own card is a leak, at all four decisions of both seats.
+        assert len(distinguishable_positions(ONE, knows=lambda cards, seat, moves: None)) == 4 * 2
 
     @pytest.mark.parametrize("game", [ONE, FIVE], ids=lambda game: game.name)
-    def test_the_referee_tells_nobody_of_moves_beside_the_observation(self, game):
+    def test_the_referee_adds_no_history_of_moves(self, game):
         histories = set()
 
-        class Nosy(RandomPlayer):
+        class Spy(RandomPlayer):
             def ask(self, observation):
                 histories.add(observation.history)
                 return super().ask(observation)
 
-        list(play(referee(Start(game, (Nosy(), Nosy()), seed, play_seed=seed)) for seed in range(20)))
+        list(play(referee(Start(game, (Spy(), Spy()), seed, play_seed=seed)) for seed in range(20)))
 
         assert histories == {()}
 
@@ -160,15 +160,15 @@ class TestSecrets:
         for move in ("[bet]", "[call]"):
             match.apply(move)
 
-        told = match.observe(0).messages[0]["content"]
+        text = match.observe(0).messages[0]["content"]
 
-        assert "Player 1 wins 2 chips." in told
-        assert told.count("Your card is") == 2
-        assert "card is K" not in told.split("Round 2")[0]
+        assert "Player 1 wins 2 chips." in text
+        assert text.count("Your card is") == 2
+        assert "card is K" not in text.split("Round 2")[0]
 
 
 class TestRounds:
-    def test_start_with_either_seat_in_turn_and_score_chips(self):
+    def test_alternate_the_starter_and_sum_chips(self):
         match, starters, chips = FIVE.start(7), [], [0.0, 0.0]
         for _ in range(5):
             starters.append(match.to_move)
@@ -181,7 +181,7 @@ class TestRounds:
         assert starters == [0, 1, 0, 1, 0]
         assert (match.ending, match.returns) == (Ending.FINISHED, tuple(chips))
 
-    def test_are_read_one_at_a_time(self):
+    def test_have_information_states_of_the_current_round(self):
         match = FIVE.start(7)
         match.apply("[bet]")
         match.apply("[fold]")
@@ -189,9 +189,9 @@ class TestRounds:
 
         seat = match.to_move
 
-        assert (seat, information_state(match.observe(seat))) == (0, f"{match.cards[0]}p")
+        assert (seat, KuhnPoker().information_state(match.observe(seat))) == (0, f"{match.cards[0]}p")
 
-    def test_tell_a_conversation_only_what_is_new(self):
+    def test_update_a_conversation_with_new_messages_only(self):
         match = dealt((0, 2))
         whole = match.observe(0)
         match.apply("[check]")
@@ -201,8 +201,8 @@ class TestRounds:
         assert match.observe(0).update == "Player 1: [bet]\nYour legal moves: '[call]', '[fold]'"
 
 
-class TestThePapersRules:
-    def test_have_the_second_seat_start_and_the_last_round_decide(self):
+class TestPaperRules:
+    def test_start_with_the_second_seat_and_count_the_last_round(self):
         match, starters, wins = PAPER.start(7), [], []
         for _ in range(5):
             starters.append(match.to_move)
@@ -214,14 +214,14 @@ class TestThePapersRules:
         assert match.ending is Ending.FINISHED
         assert match.returns[wins[-1]] == 1 and sum(match.returns) == 0
 
-    def test_play_every_round_for_the_antes(self):
+    def test_put_only_the_antes_at_stake(self):
         match = PAPER.start(7)
         match.apply("[bet]")
         match.apply("[call]")
 
         assert "wins 1 chip." in match.observe(0).messages[0]["content"]
 
-    def test_often_let_whoever_has_fewer_chips_win(self):
+    def test_often_let_the_seat_with_fewer_chips_win(self):
         episodes = list(
             play(referee(Start(PAPER, (RandomPlayer(), RandomPlayer()), seed, play_seed=seed)) for seed in range(400))
         )
@@ -233,7 +233,7 @@ class TestThePapersRules:
             for _, move in episode.moves:
                 match.apply(move)
             winner = match.returns.index(1.0)
-            behind += sum(f"Player {winner} wins" in line for line in match.lines(0)) < 3
-        # The last winner has won at most one round of the other four in 5 of 16 cases, were the rounds even: 125 of 400,
-        # and 9.3 is a standard deviation. They nearly are: whoever starts wins 9 of 16 rounds.
+            behind += sum(f"Player {winner} wins" in line for line in match.messages(0)) < 3
+        # If rounds were even, the last winner would have won at most one of the other four in 5 of 16 matches: 125 of
+        # 400, with a standard deviation of 9.3. They nearly are: the starter wins 9 of 16 rounds.
         assert abs(behind - 125) < 5 * 9.3

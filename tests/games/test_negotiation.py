@@ -1,4 +1,4 @@
-"""SimpleNegotiation-v2: what a swap does, when it is refused, who wins, and the two players that know the game."""
+"""SimpleNegotiation-v2: swaps, illegal moves, the outcome, and the scripted players of the game."""
 
 import re
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.games import get_game
-from trl_spiral.games.negotiation import BASE_VALUES, NegotiationMatch, Offer, read_offer, read_position
+from trl_spiral.games.negotiation import BASE_VALUES, NegotiationMatch, Offer, read_negotiation, read_offer
 from trl_spiral.players.negotiation import GreedyNegotiator, RandomNegotiator
 from trl_spiral.types import Ending
 
@@ -27,20 +27,20 @@ def after(match, *moves):
 
 
 class TestSwaps:
-    def test_move_what_was_offered_and_asked_for(self):
+    def test_exchange_the_offered_and_requested_amounts(self):
         match = after(started(), "[Offer: 1 Wood, 2 Gold -> 3 Brick]", "[Accept]")
 
         assert match.held == (TEN | {"Wood": 9, "Gold": 8, "Brick": 13}, TEN | {"Wood": 11, "Gold": 12, "Brick": 7})
-        assert match.lines(0)[-1] == "You hold 10 Wheat, 9 Wood, 10 Sheep, 13 Brick, 8 Gold."
+        assert match.messages(0)[-1] == "You hold 10 Wheat, 9 Wood, 10 Sheep, 13 Brick, 8 Gold."
 
     @pytest.mark.parametrize("answer", ["[Deny]", "[Offer: 1 Gold -> 1 Wheat]"])
-    def test_cannot_be_had_once_they_were_not_accepted(self, answer):
+    def test_expire_if_they_are_not_accepted_at_once(self, answer):
         match = after(started(), "[Offer: 1 Wood -> 1 Gold]", answer, "[Deny]")
 
         assert match.apply("[Accept]") is None
         assert (match.ending, match.offender, match.held) == (Ending.ILLEGAL_MOVE, 1, (TEN, TEN))
 
-    def test_are_not_accepted_by_who_offered_them(self):
+    def test_are_not_accepted_by_the_offering_seat(self):
         match = after(started(), "[Offer: 1 Wood -> 1 Gold]", "[Deny]")
 
         assert match.apply("[Accept]") is None
@@ -55,16 +55,16 @@ class TestSwaps:
             (("[Offer: 10 Wood -> 1 Gold]", "[Accept]", "[Deny]", "[Deny]"), "[Offer: 1 Wood -> 1 Gold]"),  # no more
         ],
     )
-    def test_need_what_both_sides_give(self, moves, refused):
+    def test_require_the_holdings_of_both_sides(self, moves, refused):
         match = after(started(), *moves)
         seat = match.to_move
 
         assert match.apply(refused) is None
         assert (match.ending, match.offender) == (Ending.ILLEGAL_MOVE, seat)
 
-    def test_look_at_both_sides_again_when_they_are_accepted(self):
+    def test_check_both_sides_again_at_acceptance(self):
         match = after(started(), "[Offer: 1 Wood -> 1 Gold]")
-        # Nothing in the rules takes it from the seat meanwhile; a swap must not depend on that.
+        # No rule takes the resource away in between, but a swap must not depend on that.
         match.held = (TEN | {"Wood": 0}, TEN)
 
         assert match.apply("[Accept]") is None
@@ -90,10 +90,10 @@ class TestMoves:
             ("I would rather not", None),
         ],
     )
-    def test_are_read_as_players_write_them(self, written, read):
+    def test_are_parsed_in_different_notations(self, written, read):
         assert GAME.canonical(written) == read
 
-    def test_may_not_be_a_token_short(self):
+    def test_may_not_be_free_text(self):
         match = started()
 
         assert match.apply("Hello, what have you got?") is None
@@ -104,13 +104,13 @@ class TestOutcome:
     @pytest.mark.parametrize(
         ("offer", "returns"),
         [
-            # By the usual values, 4 Wheat are worth 20 and an Gold 40; 8 Wheat are worth as much as one.
+            # By the mean values, 4 Wheat are worth 20, 8 Wheat 40, and 1 Gold 40.
             ("[Offer: 4 Wheat -> 1 Gold]", (1.0, -1.0)),
             ("[Offer: 1 Gold -> 4 Wheat]", (-1.0, 1.0)),
             ("[Offer: 8 Wheat -> 1 Gold]", (0.0, 0.0)),
         ],
     )
-    def test_goes_to_whoever_has_gained_more_after_ten_turns(self, offer, returns):
+    def test_goes_to_the_seat_with_more_gain_after_ten_turns(self, offer, returns):
         match = after(started(), offer, "[Accept]", *["[Deny]"] * 7)
         assert match.ending is None
 
@@ -118,7 +118,7 @@ class TestOutcome:
 
         assert (match.ending, match.returns) == (Ending.FINISHED, returns)
 
-    def test_counts_by_each_seats_own_values(self):
+    def test_counts_the_own_values_of_each_seat(self):
         # The first seat gains 2 * 12 - 10 = 14, the second 10 - 2 * 4 = 2.
         values = BASE_VALUES | {"Wheat": 12}, BASE_VALUES | {"Wheat": 4}
         match = after(started(values=values), "[Offer: 1 Wood -> 2 Wheat]", "[Accept]", *["[Deny]"] * 8)
@@ -127,23 +127,23 @@ class TestOutcome:
 
 
 class TestStart:
-    def test_draws_amounts_and_values_within_textarenas_bounds(self):
+    def test_draws_amounts_and_values_within_the_bounds_of_textarena(self):
         held, values = set(), {name: set() for name in BASE_VALUES}
         for seed in range(200):
             match = GAME.start(seed)
             for seat in (0, 1):
-                position = read_position(match.observe(seat))
-                assert position.held == match.held[seat]
-                held |= set(position.held.values())
-                for name, value in position.values.items():
+                state = read_negotiation(match.observe(seat))
+                assert state.held == match.held[seat]
+                held |= set(state.held.values())
+                for name, value in state.values.items():
                     values[name].add(value)
 
-        # A fifth to either side, but never below 5 or above 40: TextArena 0.7.4, SimpleNegotiation/env.py.
+        # Within a fifth of the mean, and within 5 to 40: TextArena 0.7.4, SimpleNegotiation/env.py.
         bounds = {"Wheat": (5, 6), "Wood": (8, 12), "Sheep": (12, 18), "Brick": (20, 30), "Gold": (32, 40)}
         assert held == set(range(5, 26))
         assert {name: (min(drawn), max(drawn)) for name, drawn in values.items()} == bounds
 
-    def test_tells_a_seat_nothing_of_the_others_holdings_and_values(self):
+    def test_hides_holdings_and_values_of_the_other_seat(self):
         rich, odd = dict.fromkeys(BASE_VALUES, 25), dict.fromkeys(BASE_VALUES, 7)
         moves = ("[Offer: 1 Wood -> 1 Gold]", "[Accept]", "[Deny]", "[Offer: 5 Wheat -> 1 Brick]")
 
@@ -156,24 +156,24 @@ class TestStart:
 
 
 class TestPlayers:
-    def test_play_legally_and_the_greedy_one_beats_the_random_one(self):
+    def test_play_legally_and_greedy_beats_random(self):
         won = 0.0
         for seat in (0, 1):
             episodes = play_matches(GAME, GreedyNegotiator(), RandomNegotiator(), seat, games=60)
             assert {episode.ending for episode in episodes} == {Ending.FINISHED}
             won += sum(episode.returns[seat] for episode in episodes)
 
-        # 0.74 a game in 800 games, with a standard deviation of 0.53.
+        # 0.74 per game in 800 games, with a standard deviation of 0.53.
         assert won / 120 > 0.74 - 5 * 0.53 / 120**0.5
 
-    def test_of_random_moves_make_all_kinds(self):
+    def test_random_makes_all_kinds_of_moves(self):
         episodes = play_matches(GAME, RandomNegotiator(), RandomNegotiator(), seat=0, games=30)
 
         kinds = {move.split(":")[0] for episode in episodes for _, move in episode.moves}
 
         assert kinds == {"[Offer", "[Accept]", "[Deny]"}
 
-    def test_that_seek_their_gain_never_lose_value(self):
+    def test_greedy_never_loses_value(self):
         for episode in play_matches(GAME, GreedyNegotiator(), GreedyNegotiator(), seat=0, games=60):
             match = GAME.start(episode.seed)
             for _, move in episode.moves:
@@ -182,24 +182,24 @@ class TestPlayers:
             gains = re.fullmatch(r"Player 0 gained (-?\d+), Player 1 (-?\d+)\.", match.detail).groups()
             assert min(map(int, gains)) >= 0
 
-    def test_that_seek_their_gain_accept_what_pays_and_nothing_else(self):
+    def test_greedy_accepts_only_gains(self):
         for offer, answer in (("[Offer: 9 Wheat -> 1 Gold]", "[Accept]"), ("[Offer: 8 Wheat -> 1 Gold]", "[Deny]")):
             observation = replace(after(started(), offer).observe(1), seed=1)
 
-            # Everything is worth as usual to both, so that no offer of its own would pay.
+            # With mean values for both seats, no offer of its own gains value.
             assert GreedyNegotiator().ask(observation).action == answer
 
-    def test_that_seek_their_gain_play_nothing_else(self):
+    def test_greedy_refuses_other_games(self):
         with pytest.raises(ValueError, match="no greedy player for Kuhn-v0: it plays SimpleNegotiation-v2 alone"):
             GreedyNegotiator("Kuhn-v0")
 
 
-class TestReadPosition:
-    def test_knows_the_open_offer_from_one_that_is_gone(self):
+class TestReadNegotiation:
+    def test_distinguishes_open_from_expired_offers(self):
         match = after(started(), "[Offer: 1 Wood -> 1 Gold]")
-        assert read_position(match.observe(1)).offer == Offer({"Wood": 1}, {"Gold": 1})
+        assert read_negotiation(match.observe(1)).offer == Offer({"Wood": 1}, {"Gold": 1})
 
         after(match, "[Deny]")
 
-        assert read_position(match.observe(0)).offer is None
+        assert read_negotiation(match.observe(0)).offer is None
         assert read_offer("[Deny]") is None

@@ -1,4 +1,4 @@
-"""A puzzle is a game of one seat: every link of the chain, from the rules to the loss, with a table of one."""
+"""Puzzles, games of one seat, at every step from the game to the loss."""
 
 from dataclasses import dataclass, field, replace
 
@@ -16,9 +16,9 @@ from trl_spiral.selfplay.advantages import BatchMean, GroupMean, RoleBaseline
 from trl_spiral.selfplay.metrics import measure
 from trl_spiral.selfplay.position_values import PositionValues
 from trl_spiral.selfplay.referee import Forfeit, Start, play, referee, until_decided
-from trl_spiral.selfplay.results import summarize
+from trl_spiral.selfplay.results import Result
 from trl_spiral.selfplay.rows import make_rows
-from trl_spiral.tasks.hanoi import distance, follow, legal_moves
+from trl_spiral.tasks.hanoi import distance, follow, moves_from
 from trl_spiral.types import POLICY, Ending
 
 
@@ -27,7 +27,7 @@ HANOI = get_game("TowerOfHanoi-v0")
 
 @dataclass(frozen=True)
 class LoneSum(SumGame):
-    """The toy game played alone: solved where the sum of the cells is a multiple of 3."""
+    """`SumGame` with one seat: solved if the sum of the cells is a multiple of 3."""
 
     name: str = "LoneSum-v0"
     short: int = 2
@@ -51,10 +51,10 @@ class LoneSumMatch(SumMatch):
 
 
 def solution():
-    """The seven moves that solve three disks, in TextArena's words."""
+    """Return the seven moves that solve three disks, in TextArena's notation."""
     state, goal, moves = (0, 0, 0), (2, 2, 2), []
     while state != goal:
-        for move in legal_moves(state):
+        for move in moves_from(state):
             after = follow(state, [move]).states[-1]
             if distance(after, goal) < distance(state, goal):
                 moves.append(f"[{'ABC'[move[1]]} {'ABC'[move[2]]}]")
@@ -73,19 +73,19 @@ def played(moves):
 
 
 class TestTowerOfHanoi:
-    def test_returns_one_where_it_is_solved(self):
+    def test_returns_one_if_solved(self):
         episode = played(solution())
 
         assert (episode.ending, episode.returns, len(episode.order)) == (Ending.FINISHED, (1.0,), 7)
 
-    def test_returns_less_where_it_is_not(self):
-        # Six moves leave the two larger disks where they should be; then the smallest walks to and fro.
+    def test_returns_a_share_if_unsolved(self):
+        # After six moves the two larger disks are in place. Then the smallest moves back and forth.
         episode = played([*solution()[:6], *["[A B]", "[B A]"] * 5])
 
         assert (episode.ending, episode.returns) == (Ending.FINISHED, (pytest.approx(2 / 3),))
         assert len(episode.order) == 15
 
-    def test_pays_nothing_for_shuttling(self):
+    def test_returns_zero_for_moves_back_and_forth(self):
         assert played(["[A B]", "[B A]"] * 8).returns == (0.0,)
 
     @pytest.mark.parametrize("move", ["[B C]", "[A A]", "[A D]", "A to C", "[A C] [A B]", "[А С]", "[[A C]]" * 1000])
@@ -104,9 +104,9 @@ class TestTowerOfHanoi:
 
 class TestResults:
     @pytest.mark.parametrize(("returned", "won"), [(1.0, 1.0), (2 / 3, 0.0), (0.0, 0.0), (-1.0, 0.0)])
-    def test_are_solved_or_not_and_never_drawn(self, returned, won):
+    def test_are_wins_or_losses_and_never_draws(self, returned, won):
         episode = replace(played(solution()), returns=(returned,))
-        numbers = measure([summarize(episode)])
+        numbers = measure([Result.of(episode)])
         prefix = "selfplay/TowerOfHanoi-v0/seat0"
 
         assert not episode.is_draw
@@ -114,7 +114,7 @@ class TestResults:
         assert (numbers[f"{prefix}/win"], numbers[f"{prefix}/loss"]) == (won, 1.0 - won)
         assert ending_in_words(episode, 0).startswith("You win" if won else "You lose")
 
-    def test_are_not_played_again_for_being_drawn(self):
+    def test_are_not_retried_as_draws(self):
         start = Start(HANOI, [following(["[A B]", "[B A]"] * 8)], seed=0, play_seed=0)
         attempts = []
         (episode,) = play([until_decided(lambda attempt: attempts.append(attempt) or start, max_retries=5)])
@@ -122,10 +122,10 @@ class TestResults:
         assert attempts == [0]
         assert episode.discarded_tokens == 0
 
-    def test_of_a_forfeit_cost_the_one_seat_alone(self):
+    def test_a_forfeit_costs_the_only_seat(self):
         assert Forfeit(-1.5, 0.5).returns(HANOI.traits, 0) == (-1.5,)
 
-    def test_of_a_series_are_those_of_the_player(self):
+    def test_a_series_has_the_returns_of_the_player(self):
         episodes = play_matches(HANOI, following(solution()), RandomPlayer(), 0, 3)
 
         assert {(episode.players, episode.returns) for episode in episodes} == {(("follower",), (1.0,))}
@@ -135,37 +135,37 @@ class TestAdvantages:
     def results(self, count=40):
         policy = AskingPlayer(name=POLICY)
         starts = (referee(Start(LoneSum(), [policy], seed, seed, counter=seed)) for seed in range(count))
-        return [summarize(episode) for episode in play(starts, EchoEngine())]
+        return [Result.of(episode) for episode in play(starts, EchoEngine())]
 
     @pytest.mark.parametrize("estimator", [RoleBaseline(), BatchMean(), PositionValues(), GroupMean()])
-    def test_are_one_for_each_turn(self, estimator):
+    def test_are_one_per_turn(self, estimator):
         results = self.results()
 
-        for result, (advantages,) in zip(results, estimator(results), strict=True):
+        for result, (advantages,) in zip(results, estimator.advantages(results), strict=True):
             assert len(advantages) == len(result.order)
 
-    def test_have_a_baseline_of_the_only_role(self):
+    def test_have_a_baseline_for_the_only_role(self):
         results, estimator = self.results(), RoleBaseline()
-        estimator(results)
+        estimator.update(results)
         mean = sum(result.returns[0] for result in results) / len(results)
 
         assert dict(estimator.baselines) == {("LoneSum-v0", 0, "self"): pytest.approx(mean)}
 
 
 class TestTraining:
-    def test_seats_the_policy_and_nobody_else(self):
+    def test_seats_only_the_policy(self):
         guests = Opponents({"random": 1.0}, players={"random": RandomPlayer()})
 
         assert [player.name for player in guests(AskingPlayer(name=POLICY), 1, 0)] == [POLICY]
 
-    def test_makes_a_row_of_every_turn(self):
+    def test_makes_one_row_per_turn(self):
         (episode,) = play([referee(Start(LoneSum(), [AskingPlayer(name=POLICY)], 1, 1))], EchoEngine())
         rows = make_rows(episode, ((0.5,) * 5,), "turn")
 
         assert [row.seat for row in rows] == [0] * 5
 
     @pytest.mark.parametrize("unit", ["turn", "trajectory"])
-    def test_moves_the_policy(self, unit, model_dir, tmp_path):
+    def test_changes_the_policy(self, unit, model_dir, tmp_path):
         trainer = RecordingTrainer(
             model=model_dir, args=config(tmp_path, sample_unit=unit, max_steps=4), games=[LoneSum()]
         )

@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 
 from trl_spiral.games import get_game
-from trl_spiral.games.rock_paper_scissors import THROWS, information_state
+from trl_spiral.games.rock_paper_scissors import THROWS, RockPaperScissors
 from trl_spiral.types import Ending
 
 
@@ -13,7 +13,7 @@ BEATS = {"[rock]": "[scissors]", "[scissors]": "[paper]", "[paper]": "[rock]"}
 
 class TestRockPaperScissors:
     @pytest.mark.parametrize(("first", "second"), list(product(THROWS, THROWS)))
-    def test_pays_whoever_beats_the_other(self, first, second):
+    def test_pays_the_winning_throw(self, first, second):
         match = GAME.start(0)
         match.apply(first)
         match.apply(second)
@@ -21,7 +21,7 @@ class TestRockPaperScissors:
 
         assert (match.ending, match.returns) == (Ending.FINISHED, (gain, -gain))
 
-    def test_tells_neither_seat_of_the_first_throw(self):
+    def test_hides_the_first_throw(self):
         before = GAME.start(0).observe(1)
         seen = []
         for throw in THROWS:
@@ -31,19 +31,19 @@ class TestRockPaperScissors:
 
         assert seen[0] == seen[1] == seen[2]
         assert seen[0].messages == before.messages
-        assert information_state(seen[0]) == "1"
+        assert RockPaperScissors().information_state(seen[0]) == "1"
 
-    def test_pays_nothing_before_both_have_thrown(self):
+    def test_returns_zero_before_both_throws(self):
         match = GAME.start(0)
         match.apply("[paper]")
 
         assert (match.to_move, match.returns, match.ending) == (1, (0.0, 0.0), None)
 
-    def test_is_read_in_our_letters_alone(self):
+    def test_parses_ascii_only(self):
         assert GAME.canonical("[ Rock ]") == "[rock]"
         assert GAME.canonical("[roc\u212a]") is None  # the Kelvin sign, whose lower case is a k
 
-    def test_names_whoever_throws_something_else(self):
+    def test_ends_at_an_unknown_throw(self):
         match = GAME.start(0)
         match.apply(" Rock ")
 

@@ -1,4 +1,4 @@
-"""Nothing between a game and the loss assumes two seats: every link of the chain, with three."""
+"""Three seats at every step from the game to the loss."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.games import AskingPlayer, EchoEngine, LastStone
 from tests.helpers.toy_games import CELLS, SumGame, SumMatch
 from tests.helpers.training_runs import RecordingTrainer, config
-from trl_spiral import SelfPlayRollout
+from trl_spiral import SelfPlayRollout, SelfPlaySettings
 from trl_spiral.games import Traits
 from trl_spiral.opponents import OpponentPool, Opponents, Played
 from trl_spiral.opponents.ratings import Ratings
@@ -17,14 +17,14 @@ from trl_spiral.selfplay.advantages import GroupMean, RoleBaseline
 from trl_spiral.selfplay.metrics import measure
 from trl_spiral.selfplay.position_values import PositionValues
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.selfplay.results import summarize
+from trl_spiral.selfplay.results import Result
 from trl_spiral.selfplay.rows import make_rows
 from trl_spiral.types import POLICY, Ending
 
 
 @dataclass(frozen=True)
 class ThreeSums(SumGame):
-    """The toy game at a table of three: one move each or three, and the sum of the cells modulo 4 says who wins."""
+    """`SumGame` with three seats: one or three moves each, and the sum of the cells modulo 4 decides."""
 
     name: str = "ThreeSums-v0"
     short: int = 3
@@ -49,7 +49,7 @@ class ThreeSumsMatch(SumMatch):
 
 
 def played(game, count, players=None, engine=None):
-    """So many games, by the policy against itself unless players are given."""
+    """Play `count` games, by default of the policy against itself."""
     seats = players or (AskingPlayer(name=POLICY),) * 3
     starts = (referee(Start(game, seats, seed, seed, counter=seed)) for seed in range(count))
     return sorted(play(starts, engine or EchoEngine()), key=lambda episode: episode.counter)
@@ -65,10 +65,10 @@ class TestResults:
             ((0.25, 1.0, -1.25), False, (0.0, 1.0, 0.0)),
         ],
     )
-    def test_who_has_won_and_what_a_draw_is(self, returns, drawn, won):
+    def test_winners_and_draws(self, returns, drawn, won):
         (episode,) = played(LastStone(), 1)
         episode = replace(episode, returns=returns)
-        numbers = measure([summarize(episode)])
+        numbers = measure([Result.of(episode)])
 
         assert episode.is_draw is drawn
         assert numbers["selfplay/draw_rate"] == float(drawn)
@@ -78,10 +78,11 @@ class TestResults:
 
 
 class TestBaselines:
-    def test_each_seat_has_its_own(self):
-        results = [summarize(episode) for episode in played(LastStone(), 60)]
+    def test_each_seat_has_its_own_baseline(self):
+        results = [Result.of(episode) for episode in played(LastStone(), 60)]
         estimator = RoleBaseline()
-        advantages = estimator(results)
+        advantages = estimator.advantages(results)
+        estimator.update(results)
         means = [sum(result.returns[seat] for result in results) / 60 for seat in range(3)]
 
         assert [estimator.baselines["LastStone", seat, "self"] for seat in range(3)] == pytest.approx(means)
@@ -90,25 +91,25 @@ class TestBaselines:
             for seat in range(3):
                 assert seats[seat] == pytest.approx([result.returns[seat] - means[seat]] * len(seats[seat]))
 
-    def test_a_group_is_compared_seat_by_seat(self):
-        results = [replace(summarize(episode), seed=0) for episode in played(LastStone(), 12)]
+    def test_groups_are_centered_per_seat(self):
+        results = [replace(Result.of(episode), seed=0) for episode in played(LastStone(), 12)]
 
         for seat in range(3):
-            assert sum(seats[seat][0] for seats in GroupMean()(results)) == pytest.approx(0.0)
+            assert sum(seats[seat][0] for seats in GroupMean().advantages(results)) == pytest.approx(0.0)
 
-    def test_values_of_positions_pass_from_no_seat_to_another(self):
-        results = [summarize(episode) for episode in played(LastStone(), 30)]
+    def test_position_values_are_kept_per_seat(self):
+        results = [Result.of(episode) for episode in played(LastStone(), 30)]
 
-        assert len(PositionValues(trace=1.0)(results)) == 30
-        with pytest.raises(ValueError, match="`rivals` name LastStone, which has 3 seats"):
-            PositionValues(rivals=["LastStone"])(results)
+        assert len(PositionValues(trace=1.0).advantages(results)) == 30
+        with pytest.raises(ValueError, match="`rivals` contains LastStone, which has 3 seats"):
+            PositionValues(rivals=["LastStone"]).advantages(results)
 
 
 class TestRows:
-    def test_every_turn_of_every_seat_is_one_and_other_players_have_none(self):
+    def test_each_turn_of_the_policy_is_one_row(self):
         players = (AskingPlayer(name=POLICY), RandomPlayer(), AskingPlayer(name=POLICY))
         for episode in played(LastStone(), 6, players):
-            (advantages,) = RoleBaseline()([summarize(episode, opponent="random")])
+            (advantages,) = RoleBaseline().advantages([Result.of(episode, opponent="random")])
             rows = make_rows(episode, advantages, "turn")
 
             assert [row.seat for row in rows] == [seat for seat in episode.order if seat != 1]
@@ -116,17 +117,17 @@ class TestRows:
 
 
 class TestOpponents:
-    def test_the_policy_sits_in_every_seat_equally_often(self):
+    def test_the_policy_has_each_seat_equally_often(self):
         guests = Opponents({"random": 1.0}, players={"random": RandomPlayer()})
         policy = AskingPlayer(name=POLICY)
         tables = [[player.name for player in guests(policy, 3, seed)] for seed in range(600)]
 
         assert {tuple(sorted(table)) for table in tables} == {(POLICY, "random", "random")}
-        # Of 600 fair draws among three, 200 each with a standard deviation of 11.5.
+        # Expected 200 of 600 per seat, with a standard deviation of 11.5.
         assert all(140 < seen < 260 for seen in Counter(table.index(POLICY) for table in tables).values())
         assert {guests.against(table) for table in tables} == {"random"}
 
-    def test_each_pair_of_a_table_has_met(self):
+    def test_each_pair_of_players_is_rated(self):
         ratings = Ratings()
         ratings.update([Played((POLICY, "step-1", "step-2"), (0.5, 0.5, -1.0), counter) for counter in range(20)])
 
@@ -137,10 +138,10 @@ class TestOpponents:
 
 
 class TestTraining:
-    """With the tiny model of all tests, whose moves of tic-tac-toe are legal here."""
+    """Training of a tiny model, whose moves of tic-tac-toe are legal here."""
 
     def check(self, trainer, classes):
-        """Trains, and holds what was trained against what was played."""
+        """Train, and compare the rows with the episodes."""
         before = trainer.model.model.embed_tokens.weight.detach().clone()
         trainer.train()
         baselines = trainer.rollout.estimator.baselines
@@ -151,20 +152,20 @@ class TestTraining:
         for rows, episodes, metrics in trainer.batches:
             assert len(rows) == 16
             if not episodes:
-                continue  # rows that waited have filled the batch
+                continue  # rows of the last batch have filled this one
             finished = [episode for episode in episodes if episode.ending is Ending.FINISHED]
             assert finished
             for episode in finished:
                 assert sum(episode.returns) == 0.0
             by_counter = {episode.counter: episode for episode in episodes}
             for row in rows:
-                if row.episode in by_counter:  # the others have waited since the batch before
+                if row.episode in by_counter:  # other rows come from the last batch
                     turns = by_counter[row.episode].trajectories[row.seat].turns
                     assert tuple(row.completion_ids) in [turn.completion_ids for turn in turns]
                     assert row.reward == by_counter[row.episode].returns[row.seat]
             shares = [metrics[f"selfplay/ThreeSums-v0/seat{seat}/win"] for seat in range(3)]
             forfeits = metrics["selfplay/illegal_rate"] + metrics["selfplay/truncated_rate"]
-            # A finished game has one winner or is drawn; of a forfeited one, the two others share the win.
+            # A finished game has one winner or is drawn. After a forfeit, the two other seats win.
             assert sum(shares) + metrics["selfplay/draw_rate"] == pytest.approx(1.0 + forfeits)
         assert {row.seat for rows, _, _ in trainer.batches for row in rows} == {0, 1, 2}
 
@@ -179,14 +180,14 @@ class TestTraining:
         }
         assert len(tables) == 4
 
-    def test_against_earlier_selves(self, model_dir, tmp_path):
-        settings = config(tmp_path, opponents="pool", pool_every=2, pool_rating_games=2, max_steps=12)
+    def test_against_snapshots(self, model_dir, tmp_path):
+        settings = config(tmp_path, opponents="pool", pool_every=2, pool_kwargs={"rating_games": 2}, max_steps=12)
         trainer = RecordingTrainer(model=model_dir, args=settings, games=[ThreeSums()])
-        # While the pool is empty, the policy meets itself.
+        # While the pool is empty, the policy plays itself.
         self.check(trainer, ["self", "pool"])
         tables = [set(episode.players) for _, episodes, _ in trainer.batches for episode in episodes]
 
-        assert any(len(table) == 3 for table in tables), "two earlier selves at one table"
+        assert any(len(table) == 3 for table in tables), "two snapshots in one game"
         assert trainer.pool.ratings.win_rate(POLICY, "step-2").games > 0
 
     def test_whole_games_as_rows(self, model_dir, tmp_path):
@@ -196,11 +197,11 @@ class TestTraining:
 
         assert {row.seat for rows, _, _ in trainer.batches for row in rows} == {0, 1, 2}
 
-    def test_seats_of_a_group_are_drawn_together(self, tmp_path):
+    def test_groups_share_their_seating(self, tmp_path):
         guests = Opponents({"random": 1.0}, OpponentPool(tmp_path), players={"random": RandomPlayer()})
-        rollout = SelfPlayRollout(LastStone(), matchmaker=guests, games_per_start=4)
-        rollout.collect(400, AskingPlayer(name=POLICY), EchoEngine(), seed=0)
-        episodes = rollout.episodes
+        rollout = SelfPlayRollout(LastStone(), SelfPlaySettings(games_per_start=4), matchmaker=guests)
+        schedule = rollout.schedule(AskingPlayer(name=POLICY), seed=0)
+        episodes = rollout.collector.collect(400, schedule, EchoEngine()).episodes
         groups = [episodes[first : first + 4] for first in range(0, len(episodes), 4)]
 
         assert {len(group) for group in groups} == {4}

@@ -1,4 +1,4 @@
-"""A tiny model that knows some problems by heart, others half the time, and others wrongly."""
+"""A tiny model that solves some problems always, some half the time, and others never."""
 
 from pathlib import Path
 
@@ -12,20 +12,20 @@ from trl_spiral.tiny.coder import make_tiny_coder
 
 MBPP = Path(__file__).parents[1] / "data/code" / "mbpp_tiny.json"
 HUMANEVAL = Path(__file__).parents[1] / "data/code" / "humaneval_tiny.jsonl"
-BY_HEART, BY_HALF, WRONGLY = (11, 13), (15,), (12, 14)
-"""Tasks of MBPP's test split in our file."""
+ALWAYS, HALF, NEVER = (11, 13), (15,), (12, 14)
+"""Tasks of the test split in our file of MBPP, by the share of right programs."""
 
 
 def save_coder(folder):
-    """Writes the model and its tokenizer to a folder."""
+    """Write the model and its tokenizer to a folder."""
     lessons = []
     for problem in mbpp_problems(read_rows(MBPP), "test"):
         prompt = CODE_PROMPTS["chat"].replace("{question}", problem.question)
         wrong = f"def {problem.entry_points[0]}(*_):\n    return None"
         programs = {
-            BY_HEART: (problem.reference,),
-            BY_HALF: (problem.reference, wrong),
-            WRONGLY: (wrong,),
+            ALWAYS: (problem.reference,),
+            HALF: (problem.reference, wrong),
+            NEVER: (wrong,),
         }
         (known,) = (programs for tasks, programs in programs.items() if problem.task in tasks)
         lessons += [([{"role": "user", "content": prompt}], f"```python\n{program}\n```") for program in known]

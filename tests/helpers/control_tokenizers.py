@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from trl_spiral.games import get_game
-from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES
+from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES, prompt_frame
 
 
 # Names as in each model's `tokenizer.json`: first those marked as special, then the others.
@@ -112,7 +112,8 @@ _TRAINING = {"vocab_size": 700, "min_frequency": 2, "show_progress": False}
 def corpus():
     games = ("TruthAndDeception-v0", "SimpleBlindAuction-v0", "SimpleNegotiation-v2", "Kuhn-v0", "TicTacToe-v0")
     seen = [get_game(game).start(0).observe(0).messages[0]["content"] for game in games]
-    return [*seen, INSTRUCTION, *PROMPT_STYLES.values(), "user assistant system model tool"]
+    frames = [prompt_frame(style, "duel") for style in PROMPT_STYLES]
+    return [*seen, INSTRUCTION, *frames, "user assistant system model tool"]
 
 
 def made(bpe, names, template, eos, normalized=False, blank=()):

@@ -1,4 +1,4 @@
-"""Every way to play a game whose deal is chosen: how the tests of `Dealt` games walk them, and look for leaks."""
+"""Search of whole game trees of `Dealt` games, and a test for leaks of hidden information."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 
 
 def positions(match, moves=()):
-    """Every position that can follow, ended ones included, as (moves, match): the first is the match itself."""
+    """Yield all positions that can follow, final ones included, as (moves, match). The first is the match itself."""
     yield moves, match
     for move in match.legal_actions():
         after = copy.deepcopy(match)
@@ -16,19 +16,19 @@ def positions(match, moves=()):
 
 
 def ended(match):
-    """Every way to play to the end, as (moves, match)."""
+    """Return all final positions that can follow, as (moves, match)."""
     return ((moves, after) for moves, after in positions(match) if after.to_move is None)
 
 
-def told_apart(game, knows):
+def distinguishable_positions(game, knows):
     """
-    Positions, as (seat, moves, what the seat knows), in which some deals look different from others.
+    Return the positions, as (seat, moves, known part), in which a seat observes differences of deals that it must not.
 
     Args:
         game ([`~games.Dealt`]):
-            Walked from every deal.
+            Searched from every deal.
         knows (`Callable`):
-            From a deal, a seat and the moves so far, the part of the deal that the seat may know.
+            Returns the part of a deal that a seat may know, from the deal, the seat and the moves so far.
     """
     views = defaultdict(set)
     for deal in game.deals():
@@ -36,6 +36,6 @@ def told_apart(game, knows):
             if match.to_move is not None:
                 for seat in range(game.traits.seats):
                     seen = match.observe(seat)
-                    told = (*(message["content"] for message in seen.messages), seen.update, seen.legal_actions)
-                    views[seat, moves, knows(deal, seat, moves)].add(told)
+                    view = (*(message["content"] for message in seen.messages), seen.update, seen.legal_actions)
+                    views[seat, moves, knows(deal, seat, moves)].add(view)
     return [position for position, seen in views.items() if len(seen) > 1]

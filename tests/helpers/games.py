@@ -1,9 +1,8 @@
 """
-Small games, players and engines of our own, for what TextArena's games cannot show.
+Small games, players and engines for tests.
 
-`LastStone` has three seats, so it proves that nothing assumes two. `ShortOrLong` lasts one turn or nine, as its seed
-says, so it shows who prefers games for being short. `AskingPlayer` and `EchoEngine` go through the `Player` and
-`Engine` protocols as a model would, without one.
+`LastStone` has three seats. `ShortOrLong` lasts one or nine turns, depending on the seed, and detects a preference for
+short games. `AskingPlayer` and `EchoEngine` implement the `Player` and `Engine` protocols without a model.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from trl_spiral.types import POLICY, Ending, Observation, Reply, Request, Turn
 
 
 class _SmallMatch(Match):
-    """What the two games share: seats take turns, moves can be listed, and anything else is illegal."""
+    """Base class: seats take turns, and moves can be listed."""
 
     def __init__(self, game: Game) -> None:
         self.game = game
@@ -34,11 +33,11 @@ class _SmallMatch(Match):
 
     @abstractmethod
     def status(self) -> str:
-        """The position in words."""
+        """Return the position in words."""
 
     @abstractmethod
     def outcome(self, seat: int, move: str) -> tuple[float, ...] | None:
-        """Plays a legal move. Returns the payoffs if it ends the game."""
+        """Play a legal move and return the payoffs if it ends the game."""
 
     def observe(self, seat: int) -> Observation:
         content = f"{self.game.name}, seat {seat}. {self.status()}"
@@ -65,7 +64,7 @@ class _SmallMatch(Match):
 
 
 class LastStone(Game):
-    """Three seats take one or two stones in turn from a pile of 7 to 9, and whoever takes the last one wins."""
+    """Three seats take one or two stones in turn from a pile of 7 to 9. The seat that takes the last one wins."""
 
     name = "LastStone"
     traits = Traits(seats=3)
@@ -95,7 +94,7 @@ class LastStoneMatch(_SmallMatch):
 
 
 class ShortOrLong(Game):
-    """Two seats; one turn where the seed is even, nine where it is odd. Whoever moves last wins with [a]."""
+    """Two seats, one turn for even seeds and nine for odd ones. The last move decides: [a] wins, [b] loses."""
 
     name = "ShortOrLong"
     traits = Traits()
@@ -127,13 +126,13 @@ class ShortOrLongMatch(_SmallMatch):
 
 
 def any_move(observation: Observation) -> int:
-    """Index of a legal move, from the observation's seed alone."""
+    """Return the index of a legal move, derived from the observation's seed."""
     assert observation.legal_actions
     return observation.seed % len(observation.legal_actions)
 
 
 class AskingPlayer:
-    """Asks an engine which move to take: its prompt is the move's index, which `EchoEngine` sends back."""
+    """A player whose prompt is the index of its move, which `EchoEngine` returns."""
 
     def __init__(
         self, choose: Callable[[Observation], int] = any_move, name: str = "asking", policy: str = POLICY
@@ -159,12 +158,11 @@ class AskingPlayer:
 
 class EchoEngine:
     """
-    Answers every request with its own prompt.
+    An engine that returns the prompt of every request.
 
     Args:
         answers (`str`):
-            How many a step answers, and in what order: all as they came, all in reverse, the oldest alone, or the
-            newest alone.
+            Requests that a step answers: all in order, all in reverse, only the oldest, or only the newest.
     """
 
     def __init__(self, answers: Literal["all", "reverse", "oldest", "newest"] = "all") -> None:
@@ -180,7 +178,7 @@ class EchoEngine:
         self.most_waiting = max(self.most_waiting, len(self.waiting))
 
     def step(self) -> Sequence[tuple[int, Reply]]:
-        assert self.waiting, "an engine is only asked to work while something waits"
+        assert self.waiting, "`step` needs a waiting request"
         tickets = list(self.waiting)
         chosen = {"all": tickets, "reverse": tickets[::-1], "oldest": tickets[:1], "newest": tickets[-1:]}[
             self.answers

@@ -1,7 +1,8 @@
 """
-Programs that mean harm, and how each has to end.
+Hostile programs and their allowed endings.
 
-Whatever must not work prints `BREACH` if it works. Standard library only, so that another user's Python can run them too.
+A program prints `BREACH` if a forbidden action works. Standard library only, so that another user's Python can run
+them.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from trl_spiral.sandbox import Ending, Job, Limits, Outcome, Sandbox
+from trl_spiral.sandbox import Job, JobResult, Limits, ProgramEnding, Sandbox
 
 
-FINISHED, RAISED, TIMEOUT = Ending.FINISHED, Ending.RAISED, Ending.TIMEOUT
-KILLED, OUTPUT_LIMIT, SYNTAX_ERROR = Ending.KILLED, Ending.OUTPUT_LIMIT, Ending.SYNTAX_ERROR
+FINISHED, RAISED, TIMEOUT = ProgramEnding.FINISHED, ProgramEnding.RAISED, ProgramEnding.TIMEOUT
+KILLED, OUTPUT_LIMIT, SYNTAX_ERROR = ProgramEnding.KILLED, ProgramEnding.OUTPUT_LIMIT, ProgramEnding.SYNTAX_ERROR
 
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2.0, memory_mb=256, output_bytes=8192)
-"""Little, so that those that use it up do so soon."""
+"""Low, so that programs reach them soon."""
 
 MARK = "trl_spiral_hostile"
-"""In the name of every file that a program tries to make."""
+"""Part of the name of every file that a program tries to create."""
 PORT = "PORT"
-"""Stands in programs for the number of a port at which the test listens."""
+"""Placeholder in programs for the port on which the test listens."""
 
 TRY = """
 import os, sys
@@ -43,11 +44,11 @@ def call(numbers, *arguments):
     if numbers[column] is not None:
         result = libc.syscall(numbers[column], *arguments)
         error = ctypes.get_errno()
-        # Any other error means that the kernel has looked at the arguments: only they were wrong.
+        # Any other error means that the kernel allowed the call and rejected only its arguments.
         print("BREACH" if result >= 0 or error not in (errno.EPERM, errno.ENOSYS) else "denied", error, numbers)
 """
 )
-# The one socket that a program has: over it, results leave.
+# The only socket of a program, which sends its results.
 SOCKET = """
 import os, stat
 def is_socket(fd):
@@ -63,53 +64,53 @@ fd = fds[0]
 @dataclass(frozen=True)
 class Hostile:
     """
-    A program that means harm.
+    A hostile program.
 
     Attributes:
         code (`str`):
             The program.
-        endings (`tuple[Ending, ...]`):
-            How it may end.
+        endings (`tuple[ProgramEnding, ...]`):
+            Its allowed endings.
         error (`str`, *optional*):
-            What ends it, where that is certain.
+            The error that ends it, if only one is possible.
         calls (`tuple[str, ...]`):
-            What it is asked for.
+            Its calls.
         answers (`tuple[str | None, ...]`):
-            The errors of its answers, where it ends in good order.
+            Errors of the calls, if it finishes.
     """
 
     code: str
-    endings: tuple[Ending, ...]
+    endings: tuple[ProgramEnding, ...]
     error: str | None = None
     calls: tuple[str, ...] = ()
     answers: tuple[str | None, ...] = ()
 
     def job(self, port: int) -> Job:
-        """The job to run, with a port to attack."""
+        """Return the job, with a port to attack."""
         return Job(self.code.replace(PORT, str(port)), self.calls)
 
-    def escaped(self, outcome: Outcome) -> str | None:
-        """What is wrong with an outcome; `None` if the program is contained."""
-        if "BREACH" in outcome.output:
-            return f"it got through: {outcome.output}"
-        if outcome.ending not in self.endings or self.error not in (None, outcome.error):
-            return f"it ended as {outcome}"
-        if outcome.ending is FINISHED and self.answers and tuple(a.error for a in outcome.answers) != self.answers:
-            return f"it answered {outcome.answers}"
-        if len(outcome.error or "") > 200 or len(outcome.message) > 200:
-            return f"it said {len(outcome.message)} characters"
+    def escaped(self, result: JobResult) -> str | None:
+        """Return the error in a result; `None` if the program is contained."""
+        if "BREACH" in result.output:
+            return f"it escaped: {result.output}"
+        if result.ending not in self.endings or self.error not in (None, result.error):
+            return f"it ended as {result}"
+        if result.ending is FINISHED and self.answers and tuple(a.error for a in result.answers) != self.answers:
+            return f"its calls returned {result.answers}"
+        if len(result.error or "") > 200 or len(result.message) > 200:
+            return f"its message has {len(result.message)} characters"
         return None
 
 
 def denied(*statements: str, prelude: str = TRY) -> Hostile:
-    """A program whose every statement has to fail, and that ends in good order."""
+    """A program that finishes although each of its statements is denied."""
     return Hostile(prelude + "\n".join(statements), (FINISHED,))
 
 
 HOSTILE = {
     # Processes
     "a fork bomb": Hostile("import os\nwhile True: os.fork()", (RAISED,), "PermissionError"),
-    "a fork bomb that insists": Hostile(
+    "a fork bomb that catches errors": Hostile(
         "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", (TIMEOUT,)
     ),
     "a detached double fork": denied("attempt(os.fork)", "attempt(os.setsid)", "attempt(os.setpgid, 0, 0)"),
@@ -120,14 +121,14 @@ HOSTILE = {
         "attempt(os.posix_spawn, '/bin/true', ['true'], {})",
         "attempt(multiprocessing.Process(target=print).start)",
     ),
-    "another hash seed by starting anew": denied(
+    "another hash seed by exec": denied(
         "os.environ['PYTHONHASHSEED'] = '1'", "attempt(os.execve, sys.executable, ['python'], dict(os.environ))"
     ),
     "libc's own ways to start a process": Hostile(
         CALL + "print('BREACH' if libc.system(b'true') == 0 or libc.fork() > 0 or libc.vfork() > 0 else 'denied')",
         (FINISHED,),
     ),
-    "threads by the hundred": Hostile(
+    "hundreds of threads": Hostile(
         "import threading, time\nfor _ in range(300): threading.Thread(target=time.sleep, args=(9,)).start()",
         (RAISED,),
         "RuntimeError",
@@ -181,10 +182,10 @@ HOSTILE = {
     "huge integers": Hostile("x = 9 ** 9 ** 9", (TIMEOUT, RAISED)),
     "a regular expression that backtracks": Hostile("import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')", (TIMEOUT,)),
     "closed outputs, then sleep": Hostile("import os, time\nos.closerange(0, 64)\ntime.sleep(60)", (TIMEOUT,)),
-    "an exception that never says what it is": Hostile(
+    "an exception with an endless message": Hostile(
         "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E", (TIMEOUT,)
     ),
-    "an endless last word": Hostile(
+    "an endless exit handler": Hostile(
         "import atexit\ndef last():\n    while True: pass\natexit.register(last)\n"
         "class D:\n    def __del__(self):\n        global d\n        d = D()\nd = D()",
         (FINISHED,),
@@ -195,15 +196,17 @@ HOSTILE = {
     "a string that doubles": Hostile("x = 'a'\nwhile True: x += x", (RAISED, TIMEOUT)),
     "deep recursion": Hostile("def f(): f()\nf()", (RAISED,), "RecursionError"),
     "deep recursion without a limit": Hostile(
-        "import sys\nsys.setrecursionlimit(10 ** 9)\nclass A:\n    def __getattr__(self, name): return getattr(self, name + 'a')\n"
+        "import sys\nsys.setrecursionlimit(10 ** 9)\n"
+        "class A:\n    def __getattr__(self, name): return getattr(self, name + 'a')\n"
         "def f(): return f()\nA().a\nf()",
         (KILLED, TIMEOUT, RAISED),
     ),
     "deep recursion in C": Hostile(
-        "import sys, json\nsys.setrecursionlimit(10 ** 9)\nx = []\nfor _ in range(10 ** 5): x = [x]\nrepr(x)\njson.dumps(x)",
+        "import sys, json\nsys.setrecursionlimit(10 ** 9)\n"
+        "x = []\nfor _ in range(10 ** 5): x = [x]\nrepr(x)\njson.dumps(x)",
         (KILLED, RAISED, TIMEOUT),
     ),
-    "nesting that the compiler cannot take": Hostile("x = " + "-" * 200_000 + "1", (KILLED, RAISED, SYNTAX_ERROR)),
+    "nesting too deep for the compiler": Hostile("x = " + "-" * 200_000 + "1", (KILLED, RAISED, SYNTAX_ERROR)),
     "its own limits raised": denied(
         "import resource",
         "for limit in (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):",
@@ -219,36 +222,36 @@ HOSTILE = {
     ),
     "a huge value": Hostile("x = 'a' * 10 ** 7", (OUTPUT_LIMIT,), calls=("x",)),
     "a huge integer as value": Hostile("x = 1 << 10**7", (FINISHED,), calls=("x",), answers=("NotPlain",)),
-    "a value that holds itself many times": Hostile(
+    "a value with shared lists at 60 levels": Hostile(
         "x = []\nfor _ in range(60): x = [x, x]", (OUTPUT_LIMIT,), calls=("x",)
     ),
-    "a value that holds itself": Hostile("x = []\nx.append(x)", (FINISHED,), calls=("x",), answers=("NotPlain",)),
-    "a value nested without end": Hostile(
+    "a value that contains itself": Hostile("x = []\nx.append(x)", (FINISHED,), calls=("x",), answers=("NotPlain",)),
+    "a deeply nested value": Hostile(
         "x = []\nfor _ in range(10 ** 5): x = [x]", (FINISHED,), calls=("x",), answers=("NotPlain",)
     ),
     "closed output": Hostile("import sys\nprint(1)\nsys.stdout.close()\nsys.stderr.close()", (FINISHED,)),
     "output replaced": Hostile("import sys\nsys.stdout = sys.stderr = sys.stdin = None", (FINISHED,)),
     "a huge exception": Hostile("raise Exception('a' * 10 ** 7)", (RAISED,), "Exception"),
-    "an exception of a long name": Hostile("raise type('A' * 10 ** 6, (Exception,), {})", (RAISED,)),
-    "an exception that raises when asked": Hostile(
+    "an exception with a long class name": Hostile("raise type('A' * 10 ** 6, (Exception,), {})", (RAISED,)),
+    "an exception whose message raises": Hostile(
         "class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", (RAISED,), "E"
     ),
-    "an exception whose words are no string": Hostile(
+    "an exception whose message is a subclass of str": Hostile(
         "class S(str):\n    def split(self, *a): return 5\n    __getitem__ = split\n"
         "class E(Exception):\n    def __str__(self): return S('a')\nraise E",
         (RAISED,),
         "E",
     ),
-    "an exception whose class lies about its name": Hostile(
+    "an exception whose metaclass hides its name": Hostile(
         "class M(type):\n    @property\n    def __name__(self): raise KeyboardInterrupt\n"
         "class E(Exception, metaclass=M): pass\nraise E",
         (RAISED,),
         "E",
     ),
     "an exception that ends Python": Hostile("raise SystemExit(object())", (RAISED,), "SystemExit"),
-    "leaving before the calls": Hostile("import sys\nf = 1\nsys.exit(0)", (RAISED,), "SystemExit", ("f",)),
-    "leaving without a word": Hostile("import os\nos._exit(0)", (KILLED,), "exit", ("1",)),
-    "leaving in a call": Hostile("import os", (KILLED,), "exit", ("1", "os._exit(0)", "2")),
+    "an exit before the calls": Hostile("import sys\nf = 1\nsys.exit(0)", (RAISED,), "SystemExit", ("f",)),
+    "an exit without a report": Hostile("import os\nos._exit(0)", (KILLED,), "exit", ("1",)),
+    "an exit in a call": Hostile("import os", (KILLED,), "exit", ("1", "os._exit(0)", "2")),
     # Files
     "files written": denied(
         "for folder in ('/tmp', '/dev/shm', '/var/tmp', '/', os.path.dirname(os.__file__), '.'):",
@@ -278,7 +281,8 @@ HOSTILE = {
         "attempt(os.setxattr, os.__file__, 'user.x', b'')",
     ),
     "files read": denied(
-        "for path in ('/etc/passwd', '/etc/hostname', '/root', '/home', '/tmp', '/usr/bin', '/dev/null', '/dev/tty', '/proc'):",
+        "folders = ['/root', '/home', '/tmp', '/usr/bin', '/proc']",
+        "for path in (*folders, '/etc/passwd', '/etc/hostname', '/dev/null', '/dev/tty'):",
         "    attempt(os.listdir if os.path.isdir(path) else open, path)",
         "attempt(os.readlink, '/proc/self/exe')",
         "attempt(os.chroot, '/')",
@@ -292,7 +296,7 @@ HOSTILE = {
         "        attempt(os.open, folder + below, os.O_RDONLY)",
         "print('BREACH' if next(os.walk(library), None) else 'denied')",
     ),
-    "where it is installed": Hostile(
+    "path of the installation": Hostile(
         TRY
         + """
 import ctypes, gc, types
@@ -314,7 +318,7 @@ print(len(texts), "BREACH" if found or len(texts) < 1000 else "nothing", found)
 """,
         (FINISHED,),
     ),
-    "what /proc knows": denied(
+    "contents of /proc": denied(
         "for who in ('self', 'thread-self', str(os.getppid()), '1'):",
         "    for what in ('environ', 'maps', 'mem', 'cmdline', 'status', 'fd', 'root', 'cwd'):",
         "        path = f'/proc/{who}/{what}'",
@@ -339,7 +343,7 @@ print(len(texts), "BREACH" if found or len(texts) < 1000 else "nothing", found)
         (RAISED,),
         "URLError",
     ),
-    "descriptors and addresses sent through a pair of its own": denied(
+    "descriptors and addresses sent over its own socket pair": denied(
         "import socket",
         "a, b = socket.socketpair()",
         "attempt(socket.send_fds, a, [b'x'], [0])",
@@ -349,7 +353,7 @@ print(len(texts), "BREACH" if found or len(texts) < 1000 else "nothing", found)
         "attempt(a.listen)",
     ),
     # The kernel
-    "system calls of the curious": denied(
+    "unusual system calls": denied(
         "buffer = ctypes.create_string_buffer(4096)",
         "call((101, 117), 16, os.getppid(), 0, 0)  # ptrace",
         "call((310, 270), os.getppid(), buffer, 1, buffer, 1, 0)  # process_vm_readv",
@@ -397,7 +401,8 @@ print(len(texts), "BREACH" if found or len(texts) < 1000 else "nothing", found)
     ),
     # Itself
     "patched builtins": Hostile(
-        "import builtins, sys\nfor name in ('type', 'len', 'isinstance', 'print', 'compile', 'eval', 'exec', 'str', 'bytes'):\n"
+        "import builtins, sys\n"
+        "for name in ('type', 'len', 'isinstance', 'print', 'compile', 'eval', 'exec', 'str', 'bytes'):\n"
         "    setattr(builtins, name, lambda *a, **k: True)",
         (FINISHED, KILLED),
         calls=("1",),
@@ -411,7 +416,8 @@ print(len(texts), "BREACH" if found or len(texts) < 1000 else "nothing", found)
         calls=("f()",),
     ),
     "objects that equal everything": Hostile(
-        "class A:\n    __eq__ = lambda *a: True\n    __hash__ = lambda a: 1\nclass I(int):\n    __eq__ = lambda *a: True\n"
+        "class A:\n    __eq__ = lambda *a: True\n    __hash__ = lambda a: 1\n"
+        "class I(int):\n    __eq__ = lambda *a: True\n"
         "class S(str): pass\nclass L(list): pass\nclass D(dict): pass\n",
         (FINISHED,),
         calls=("A()", "I(1)", "S()", "L()", "D()", "[1, {2: (I(3),)}]", "{A()}", "True"),
@@ -428,25 +434,26 @@ print(len(texts), "BREACH" if found or len(texts) < 1000 else "nothing", found)
         (KILLED, FINISHED, OUTPUT_LIMIT),
         calls=("1",),
     ),
-    "descriptors of others": Hostile(
-        "import os\nopen_ones = []\nfor fd in range(4096):\n    try:\n        os.fstat(fd)\n        open_ones.append(fd)\n"
-        "    except OSError:\n        pass\nprint('BREACH' if len(open_ones) > 4 else 'as it should be', open_ones)",
+    "inherited descriptors": Hostile(
+        "import os\nopen_ones = []\nfor fd in range(4096):\n"
+        "    try:\n        os.fstat(fd)\n        open_ones.append(fd)\n"
+        "    except OSError:\n        pass\nprint('BREACH' if len(open_ones) > 4 else 'contained', open_ones)",
         (FINISHED,),
     ),
-    "nonsense where results leave": Hostile(
+    "malformed messages on the result socket": Hostile(
         SOCKET + "os.write(fd, b'\\0\\0\\0\\1X')\nimport time\ntime.sleep(60)", (KILLED,), "protocol"
     ),
-    "a message that never ends": Hostile(SOCKET + "os.write(fd, b'\\xff' * 100)", (KILLED,), "exit"),
-    "messages without end": Hostile(
+    "an incomplete message": Hostile(SOCKET + "os.write(fd, b'\\xff' * 100)", (KILLED,), "exit"),
+    "endless messages": Hostile(
         SOCKET + "while True: os.write(fd, b'\\0\\0\\0\\x0a' + b's\\0\\0\\0\\5aaaaa')", (KILLED, OUTPUT_LIMIT)
     ),
-    "more answers than asked for": Hostile(
+    "more results than calls": Hostile(
         SOCKET + "os.write(fd, 2 * (b'\\0\\0\\0\\7t\\0\\0\\0\\2TN'))", (KILLED,), "protocol", calls=("1",)
     ),
-    "a value of no kind": Hostile(
+    "a value of unknown type": Hostile(
         SOCKET + "os.write(fd, b'\\0\\0\\0\\x0bt\\0\\0\\0\\2TS\\0\\0\\0\\1l')", (KILLED,), "protocol", calls=("1",)
     ),
-    "descriptors sent where results leave": denied(
+    "descriptors sent over the result socket": denied(
         "import socket",
         "channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=os.dup(fd))",
         "attempt(socket.send_fds, channel, [b'x'], [0])",
@@ -458,7 +465,8 @@ if platform.machine() == "x86_64":
     HOSTILE |= {
         "the second set of system calls": Hostile(CALL + "call((0x40000000 + 57, None))", (KILLED,), "SIGSYS"),
         "32-bit system calls": Hostile(
-            "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot=7)\npage.write(b'\\xb8\\x02\\0\\0\\0\\xcd\\x80\\xc3')\n"
+            "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot=7)\n"
+            "page.write(b'\\xb8\\x02\\0\\0\\0\\xcd\\x80\\xc3')\n"
             "address = ctypes.addressof(ctypes.c_char.from_buffer(page))\n"
             "print('BREACH', ctypes.CFUNCTYPE(ctypes.c_int)(address)())",
             (KILLED,),
@@ -468,6 +476,6 @@ if platform.machine() == "x86_64":
 
 
 def run_all(sandbox: Sandbox, port: int) -> dict[str, str | None]:
-    """What is wrong with each program's outcome; `None` where nothing is."""
-    outcomes = sandbox.run([hostile.job(port) for hostile in HOSTILE.values()])
-    return {name: each.escaped(outcome) for (name, each), outcome in zip(HOSTILE.items(), outcomes, strict=True)}
+    """Run all programs. Return the error of each, or `None` if it is contained."""
+    results = sandbox.run([hostile.job(port) for hostile in HOSTILE.values()])
+    return {name: each.escaped(result) for (name, each), result in zip(HOSTILE.items(), results, strict=True)}

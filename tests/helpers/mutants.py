@@ -35,9 +35,9 @@ OPERATORS = {
 
 
 def mutant(program, seed):
-    """The program with one mistake; where it has no operator, constant or branch, one that returns nothing."""
+    """Return a program with one mistake, or with empty returns if it has no operator, constant or branch."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some of MBPP's patterns hold a `\w` that Python would have raw
+        warnings.simplefilter("ignore")  # some programs of MBPP contain `\w` in strings that are not raw
         tree = ast.parse(program)
     changes = [change for node in ast.walk(tree) for change in _mistakes(node)]
     if not changes:

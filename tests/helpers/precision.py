@@ -1,7 +1,7 @@
 """
-Rounding in tests: how large it may be, and models that hardly have any.
+Bounds on rounding in tests, and models with almost no rounding.
 
-Two ways to compute the same number, say a reply alone and in a batch, round differently, and so do the kernels of
+Two ways to compute the same number round differently, for example a reply alone and in a batch. So do the kernels of
 different processors. Tests that compare numbers take their tolerance from here. Tests that compare sampled tokens use
 models in float64, whose rounding is too small to change a token.
 """
@@ -37,10 +37,10 @@ def logprob_rounding(model, temperature: float = 1.0, positions: int = 256) -> f
     """
     Return a bound on the difference that rounding makes in the log-probability of a token.
 
-    The chain of operations runs through the matrices and the attention of every layer, and the output matrix. The scale
-    is the largest possible logit: the last norm gives a vector of known length, and a logit is its product with a row of
-    the output matrix (Cauchy-Schwarz). The log-softmax is in float32 whatever the model computes in: a sum over the
-    vocabulary, whose logarithm has its relative error, and a difference of logits.
+    The chain of operations runs through the matrices and the attention of every layer, and the output matrix. The
+    scale is the largest possible logit: the last norm gives a vector of known length, and a logit is its product with
+    a row of the output matrix (Cauchy-Schwarz). The log-softmax is always in float32: a sum over the vocabulary, whose
+    logarithm has its relative error, and a difference of logits.
 
     Args:
         model (`PreTrainedModel` or `PeftModel`):
@@ -48,7 +48,7 @@ def logprob_rounding(model, temperature: float = 1.0, positions: int = 256) -> f
         temperature (`float`, defaults to `1.0`):
             Divisor of the logits.
         positions (`int`, defaults to `256`):
-            Most tokens that a token attends to.
+            Maximum number of tokens that a token attends to.
     """
     hidden, output = model.config.hidden_size, model.get_output_embeddings().weight
     norm = [module for module in model.modules() if "Norm" in type(module).__name__][-1]
@@ -63,7 +63,7 @@ def in_double(model):
     """
     Let a model compute in float64 throughout, and return it.
 
-    `double` alone is not enough: norms and rotary embeddings of transformers compute in float32 whatever they are given.
+    `double` alone is not enough: norms and rotary embeddings of transformers always compute in float32.
     """
     model.double()
     for module in model.modules():

@@ -1,28 +1,28 @@
-"""Replies to puzzles, right, half right and meant as harm, for the tests of files of scores and of the pages made of them."""
+"""Right, partly right and hostile replies to puzzles, for tests of score files and of their pages."""
 
 import json
 
 from tests.helpers.run_folders import HOSTILE
 from trl_spiral.evaluation.problems.tasks import ScoredReply
 from trl_spiral.tasks import get_task
-from trl_spiral.tasks.hanoi import distance, legal_moves
+from trl_spiral.tasks.hanoi import distance, moves_from
 
 
 def solution(problem):
-    """The best answer to a problem of Connections or Hanoi."""
+    """Return the best answer to a problem of Connections or Hanoi."""
     if "groups" in problem.data:
         return "; ".join(", ".join(words) for words in problem.data["groups"].values())
     state, goal = tuple(problem.data["start"]), tuple(problem.data["goal"])
     moves = []
     while state != goal:
-        after = {move: (*state[: move[0] - 1], move[2], *state[move[0] :]) for move in legal_moves(state)}
+        after = {move: (*state[: move[0] - 1], move[2], *state[move[0] :]) for move in moves_from(state)}
         moves.append(min(after, key=lambda move: distance(after[move], goal)))
         state = after[moves[-1]]
     return str([list(move) for move in moves])
 
 
 def scored(problem, task, model, response, sample=0, truncated=False, **settings):
-    """The row of a reply, scored by its task."""
+    """Return the row of a reply, scored by its task."""
     score = get_task(task).score(problem, response)
     return ScoredReply(
         model=model,
@@ -43,8 +43,10 @@ def scored(problem, task, model, response, sample=0, truncated=False, **settings
 
 def make_rows(number=4):
     """
-    Replies of three models to Connections and Hanoi: "careful" solves all, "hasty" every other problem and leaves the last move or
-    group of the rest, "rude" writes what must not become part of a page.
+    Return replies of three models to Connections and Hanoi.
+
+    "careful" solves all problems. "hasty" solves every other problem, and omits the last move or group of the rest.
+    "rude" writes text that must not become part of a page.
     """
     rows = []
     for task in ("connections", "hanoi"):

@@ -1,4 +1,4 @@
-"""Programs that pass whatever they are asked where tests run in their own process."""
+"""Programs that pass any tests that run in their own process."""
 
 _FRAMES = """
 import dis
@@ -65,4 +65,4 @@ CHEATS = {
     "frames": _FRAMES,
     "reading the asserts": _READING,
 }
-"""By name, with `{name}` for the function that is asked for."""
+"""Programs by the name of their trick, with `{name}` for the function under test."""

@@ -1,7 +1,8 @@
 """
-Language models whose strategy in a small game is known: real Qwen3 networks with a tokenizer of their own, made on the spot.
+Qwen3 models with a known strategy in a small game, and their tokenizers.
 
-A line of a prompt is a token and so is a whole reply, so prompts are a dozen tokens long and replies, with their end, two.
+Each line of a prompt is one token, and so is a whole reply. Prompts have a dozen tokens, and replies two with their
+end.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def boxed(move):
 
 
 def tokenizer_for(tree: GameTree, replies=()):
-    """A tokenizer that knows the lines of a game's prompts, its moves, boxed, and further replies."""
+    """Return a tokenizer for the lines of a game's prompts, its moves in boxes, and further replies."""
     texts = [f"{state.observation.messages[0]['content']}\n\n{INSTRUCTION}" for state in tree.states]
     known = {piece for text in texts for piece in re.findall(PIECE, text)} | {"user\n", "assistant\n", "\n"}
     moves = dict.fromkeys(boxed(move) for state in tree.states for move in state.moves)
@@ -47,7 +48,7 @@ def tokenizer_for(tree: GameTree, replies=()):
 
 
 def network(tokenizer, hidden_size=32, seed=0) -> Qwen3ForCausalLM:
-    """A random network of one layer, in float64."""
+    """Return a random network of one layer, in float64."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(
@@ -70,11 +71,11 @@ def network(tokenizer, hidden_size=32, seed=0) -> Qwen3ForCausalLM:
 
 
 @torch.no_grad()
-def saying(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
+def constant_model(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
     """
-    A model that says the same whatever it reads: each text with the logit given, anything else at -30.
+    Return a model with the same output for every prompt: the given logit for each text, and -30 for other tokens.
 
-    All tokens have one embedding, so attention has nothing to choose from and every position ends in the same hidden state.
+    All tokens have the same embedding, so every position has the same hidden state.
     """
     model = network(tokenizer, hidden_size=8)
     model.model.embed_tokens.weight[:] = model.model.embed_tokens.weight[0].clone()
@@ -88,12 +89,12 @@ def saying(tokenizer, logits: dict[str, float]) -> Qwen3ForCausalLM:
 
 
 @torch.no_grad()
-def knowing(tokenizer, tree: GameTree, strategy) -> Qwen3ForCausalLM:
+def strategy_model(tokenizer, tree: GameTree, strategy) -> Qwen3ForCausalLM:
     """
-    A model that knows a strategy by heart: the odds of each boxed move after each prompt, and to end there.
+    Return a model that plays a strategy: the probability of each boxed move after each prompt, and then the end.
 
-    Hidden states are those of a random network, one for each prompt and for each move after it. The output matrix is
-    solved for: it gives each state the wanted logits, and -30 to all other tokens.
+    Hidden states are those of a random network, one per prompt and per move after it. The output matrix is the
+    solution that gives each state the required logits, and -30 to all other tokens.
     """
     renderer = PromptRenderer(tokenizer)
     wanted: dict[tuple[int, ...], dict[int, float]] = {}
@@ -113,12 +114,12 @@ def knowing(tokenizer, tree: GameTree, strategy) -> Qwen3ForCausalLM:
 
 
 @torch.no_grad()
-def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
+def reply_model(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
     """
-    A model that writes one of the given replies, whatever it reads, each as often as its weight says.
+    Return a model that samples one of the given replies by weight, for every prompt.
 
-    Each token depends on the one before it alone: layers add nothing, embeddings are unit vectors, and the head is a
-    table of log-probabilities, -1000 for what is in no reply. With one reply, its probability is exactly 1.
+    Each token depends only on the previous one: layers add nothing, embeddings are unit vectors, and the head is a
+    table of log-probabilities, with -1000 for tokens that are in no reply. A single reply has probability exactly 1.
     """
     chains = {
         (*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id): weight
@@ -129,7 +130,9 @@ def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
-    place = {token: number for number, token in enumerate(written, 1)}  # 0 is any other token: the prompt's last
+    place = {
+        token: number for number, token in enumerate(written, 1)
+    }  # 0 is any other token, such as the prompt's last
     embeddings, head = model.model.embed_tokens.weight.zero_(), model.lm_head.weight.zero_()
     embeddings[:, 0] = 1.0
     for token, number in place.items():
@@ -139,6 +142,6 @@ def reciting(tokenizer, replies: dict[str, float]) -> Qwen3ForCausalLM:
         for before, after in zip((None, *chain), chain, strict=False):
             weights[place.get(before, 0), after] += weight
     shares = weights / weights.sum(1, keepdim=True).clamp(min=1e-9)
-    # The last norm scales a unit vector by the root of its size.
+    # The last norm scales a unit vector by the square root of its dimension.
     head[:, : len(place) + 1] = shares.log().clamp(min=-1000.0).T / embeddings.shape[1] ** 0.5
     return model

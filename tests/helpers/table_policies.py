@@ -1,9 +1,9 @@
 """
-Policies small enough to be graded exactly, learning through the package's own machinery.
+Tabular policies, trained by the package's own loop and graded exactly.
 
-A policy is a table: a softmax over moves at every information state. It plays through `SelfPlayRollout.collect`, so seats are
-filled by `Opponents`, its earlier selves are read back from the folder of an `OpponentPool`, `play` asks an engine for every
-move, and what it learns from are training rows, with the advantages of a `RoleBaseline`.
+A policy is a softmax over moves at every information state. It plays through `Collector.collect`: `Opponents`
+fills the seats, snapshots come from the folder of an `OpponentPool`, an engine generates every move, and the learner
+uses training rows with the advantages of a `RoleBaseline`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from trl_spiral.types import POLICY, Observation, Reply, Request, Turn
 
 
 Table = list[list[float]]
-"""Probability of each move at each information state, by their places in `MOVES` and `INFORMATION_STATES`."""
+"""Probability of each move at each information state, by their indices in `MOVES` and `INFORMATION_STATES`."""
 
 FILE = "table.json"
 
 INFORMATION_STATES = {kuhn.NAME: kuhn.INFORMATION_STATES, rps.NAME: rps.INFORMATION_STATES}
 READ: Mapping[str, Callable[[Observation], str]] = {
-    kuhn.NAME: kuhn.information_state,
-    rps.NAME: rps.information_state,
+    kuhn.NAME: kuhn.KuhnPoker().information_state,
+    rps.NAME: rps.RockPaperScissors().information_state,
 }
 MOVES = {
-    kuhn.NAME: [kuhn.legal_moves(state) for state in kuhn.INFORMATION_STATES],
+    kuhn.NAME: [kuhn.kuhn_moves(state) for state in kuhn.INFORMATION_STATES],
     rps.NAME: [rps.THROWS for _ in rps.INFORMATION_STATES],
 }
 
 
 class TablePlayer:
-    """Asks an engine for its moves: the prompt is the place of the information state, the reply that of the move."""
+    """A player whose prompt is the index of the information state, and whose reply is the index of the move."""
 
     def __init__(self, game: str, policy: str = POLICY) -> None:
         self.game = game
@@ -64,7 +64,7 @@ class TablePlayer:
 
 
 class TableEngine:
-    """Answers each request from the table of the policy that it names."""
+    """An engine that samples replies from the table of the requested policy."""
 
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self.tables = tables
@@ -85,7 +85,7 @@ class TableEngine:
 
     def _reply(self, request: Request) -> Reply:
         odds = self.tables[request.policy][request.prompt_ids[0]]
-        # A request's seed is spread evenly over 63 bits, so it is as good as a draw, and cheaper than a generator.
+        # The request's seed is uniform over 63 bits, and cheaper than a generator.
         left, move = request.seed / 2**63, 0
         while (left := left - odds[move]) >= 0.0 and move < len(odds) - 1:
             move += 1
@@ -98,13 +98,13 @@ class TableLearner:
 
     Args:
         game (`str`):
-            What it learns.
+            Game to learn.
         learning_rate (`float`):
             Step along the mean gradient of a batch's rows.
         entropy (`float`):
-            Weight of the entropy, in nats, at each row's information state.
+            Weight of the entropy, in nats, at the information state of each row.
         momentum (`float`, defaults to `0.9`):
-            Share of earlier gradients kept, as Adam's first moment keeps them.
+            Decay of earlier gradients, as in Adam's first moment.
     """
 
     def __init__(self, game: str, learning_rate: float, entropy: float, momentum: float = 0.9) -> None:
@@ -115,11 +115,11 @@ class TableLearner:
         self.velocity = [[0.0] * len(moves) for moves in MOVES[game]]
 
     def table(self) -> Table:
-        """The policy."""
+        """Return the policy."""
         return [softmax(logits) for logits in self.logits]
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """One step."""
+        """Take one gradient step."""
         table = self.table()
         gradient = [[0.0] * len(odds) for odds in table]
         for row in rows:
@@ -139,19 +139,19 @@ class TableLearner:
 @dataclass(frozen=True, slots=True)
 class Regime:
     """
-    How a game is learned, whoever is met.
+    Hyper-parameters of a game, for all opponents.
 
     Attributes:
         game (`str`):
-            What is played.
+            Name of the game.
         learning_rate (`float`):
             See [`TableLearner`].
         rows (`int`):
-            Decisions of the policy in a batch.
+            Decisions of the policy per batch.
         entropy (`float`):
             See [`TableLearner`].
         updates (`int`):
-            Batches in a run.
+            Batches per run.
         every (`int`):
             Batches between snapshots.
     """
@@ -164,8 +164,8 @@ class Regime:
     every: int = 4
 
 
-# Chosen on seeds 100 to 104, none of which is reported anywhere: with steps this large, play against oneself cycles. Kuhn
-# poker takes larger steps and batches, since a third of the games or fewer come to any one of its decisions.
+# Chosen on seeds 100 to 104, which are not reported: with steps this large, mirror self-play cycles. Kuhn poker needs
+# larger steps and batches, since at most a third of the games reach each decision.
 REGIMES = (
     Regime(rps.NAME, learning_rate=4.0, rows=48),
     Regime(kuhn.NAME, learning_rate=14.0, rows=96),
@@ -174,27 +174,28 @@ REGIMES = (
 
 def train(regime: Regime, matchmaking: str, seed: int, folder: Path) -> tuple[float, float]:
     """
-    One run: rows from games against whom the matchmaking draws, a step, and every so often a snapshot.
+    Train one policy against opponents from matchmaking, with regular snapshots.
 
     Args:
         regime ([`Regime`]):
-            What is learned, and how.
+            Game and hyper-parameters.
         matchmaking (`str`):
             Name of a scheme.
         seed (`int`):
             Seed of all games.
         folder (`Path`):
-            Of the pool.
+            Folder of the pool.
 
     Returns:
-        `tuple[float, float]`: Mean exploitability of the policy over the second half of the run, and exploitability at its
-        end of the strategy that draws one of the pool's snapshots for each game.
+        `tuple[float, float]`: Mean exploitability of the policy over the second half of the run, and exploitability of
+        the
+            mixture of all snapshots at the end, which draws one snapshot per game.
     """
     pool = OpponentPool(folder, capacity=regime.updates)
     opponents = Opponents({"pool": 1.0}, pool, matchmaking)
-    rollout = SelfPlayRollout(regime.game, matchmaker=opponents, keep_surplus=False)
+    rollout = SelfPlayRollout(regime.game, matchmaker=opponents)
+    schedule = rollout.schedule(TablePlayer(regime.game), seed)
     learner = TableLearner(regime.game, regime.learning_rate, regime.entropy)
-    player = TablePlayer(regime.game)
     earlier: dict[str, Table] = {}
     grades: list[float] = []
     for update in range(1, regime.updates + 1):
@@ -202,7 +203,7 @@ def train(regime: Regime, matchmaking: str, seed: int, folder: Path) -> tuple[fl
             if name not in earlier:
                 earlier[name] = json.loads((path / FILE).read_text())
         engine = TableEngine({**earlier, POLICY: learner.table()})
-        learner.learn(rollout.collect(regime.rows, player, engine, seed))
+        learner.learn(rollout.collector.collect(regime.rows, schedule, engine).rows)
         if update % regime.every == 0:
             pool.add(update, "weights", lambda path: (path / FILE).write_text(json.dumps(learner.table())))
         if 2 * update > regime.updates:
@@ -213,7 +214,7 @@ def train(regime: Regime, matchmaking: str, seed: int, folder: Path) -> tuple[fl
 
 
 def strategy_of(game: str, table: Table) -> Strategy:
-    """A table as exploitability reads it."""
+    """Return a table as a strategy for `exploitability`."""
     written = {
         state: dict(zip(moves, odds, strict=True))
         for state, moves, odds in zip(INFORMATION_STATES[game], MOVES[game], table, strict=True)
@@ -222,7 +223,7 @@ def strategy_of(game: str, table: Table) -> Strategy:
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
-    # Never quite 0, whose logarithm the entropy bonus would ask for.
+    # Never 0, since the entropy bonus needs the logarithm.
     weights = [math.exp(max(logit - max(logits), -30.0)) for logit in logits]
     total = math.fsum(weights)
     return [weight / total for weight in weights]

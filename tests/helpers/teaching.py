@@ -1,8 +1,9 @@
 """
 Tiny models that learn until they are good enough, in float64: the same weights on every machine.
 
-A number of steps leaves it to the processor how good a model is. In float32, Adam turns differences of rounding into
-differences of whole steps, so weights drift apart; in float64 they agree to twelve digits, and the rest is cut off.
+After a fixed number of steps, the quality of a model depends on the processor: in float32, Adam turns rounding
+differences into differences of whole steps, so weights diverge. In float64 they agree to twelve digits, and the rest
+is rounded off.
 """
 
 import torch
@@ -12,7 +13,7 @@ from tests.helpers.precision import in_double
 
 
 GRID = 2.0**-12
-"""Weights are multiples of this, so that the rounding of training leaves no trace in them."""
+"""Weights are multiples of this, which removes the rounding of training."""
 
 
 def train_until(reached, loss, parameters, learning_rate, most=2000, every=10):
@@ -29,7 +30,7 @@ def train_until(reached, loss, parameters, learning_rate, most=2000, every=10):
         learning_rate (`float`):
             The learning rate.
         most (`int`, defaults to `2000`):
-            Most steps to take.
+            Maximum number of steps.
         every (`int`, defaults to `10`):
             Steps between checks.
 
@@ -49,13 +50,13 @@ def train_until(reached, loss, parameters, learning_rate, most=2000, every=10):
 
 
 def loss_of_replies(model, pairs, pad):
-    """Return the mean loss of the reply tokens of (prompt, reply) pairs of token ids, in the precision of the model."""
+    """Return the mean loss of the reply tokens of (prompt, reply) pairs of token ids."""
     width, longest = max(len(p) + len(r) for p, r in pairs), max(len(r) for _, r in pairs)
     ids = torch.tensor([[pad] * (width - len(p) - len(r)) + [*p, *r] for p, r in pairs])
     mask = (torch.arange(width) >= torch.tensor([[width - len(p) - len(r)] for p, r in pairs])).long()
     labels = torch.tensor([[-100] * (longest - len(r)) + [*r] for _, r in pairs])
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    # Logits of the replies alone: those of the prompts would take most of the time.
+    # Logits of the replies only: those of the prompts would take most of the time.
     logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, logits_to_keep=longest + 1).logits
     return cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten())
 

@@ -1,4 +1,4 @@
-"""A game whose length and result tests can foresee."""
+"""A game with predictable length and result."""
 
 from dataclasses import dataclass, field
 
@@ -12,10 +12,10 @@ CELLS = tuple(f"[{cell}]" for cell in range(9))
 @dataclass(frozen=True)
 class SumGame(Game):
     """
-    Seats take turns naming a cell of tic-tac-toe, `[0]` to `[8]`, so that a model that writes those plays legally.
+    Seats take turns to name a cell of tic-tac-toe, `[0]` to `[8]`. A model that writes cells plays legally.
 
-    An even seed makes a game of `short` moves, an odd one a game of `long`. The sum of the cells modulo 3 decides: 0 is a
-    draw, 1 a win of the first seat, 2 a win of the second.
+    A game has `short` moves for an even seed and `long` moves for an odd one. The sum of the cells modulo 3 decides: 0
+    is a draw, 1 a win of the first seat, 2 a win of the second.
     """
 
     name: str = "Sum-v0"

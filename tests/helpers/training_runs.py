@@ -1,9 +1,9 @@
 """
-Small training runs that tests share; also a script, for runs that are killed or have several ranks.
+Small training runs for several tests, and a script for runs that are killed or have several ranks.
 
     python training_runs.py runs.json
 
-plays the runs that `runs.json` lists, one after the other, and writes what happened beside it: `<name>_<rank>.json`, and
+runs those listed in `runs.json` one after the other, and writes the results next to it as `<name>_<rank>.json`, and
 the batches as `<name>_<rank>.pkl`.
 """
 
@@ -26,6 +26,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from tests.helpers.toy_games import SumGame
 from trl_spiral import SelfPlayRollout, SpiralConfig, SpiralTrainer, _trl
+from trl_spiral._trl import vllm_generation
 from trl_spiral.games import get_game
 from trl_spiral.selfplay.advantages import ReturnsOnly
 
@@ -38,7 +39,7 @@ def config(output_dir, **changes) -> SpiralConfig:
     settings = dict(
         output_dir=str(output_dir),
         per_device_train_batch_size=8,
-        per_device_eval_batch_size=8,
+        per_device_eval_batch_size=32,
         steps_per_generation=2,
         num_iterations=2,
         max_steps=8,
@@ -51,7 +52,6 @@ def config(output_dir, **changes) -> SpiralConfig:
         bf16=False,
         gradient_checkpointing=False,  # costs time and saves nothing here
         disable_tqdm=True,
-        eval_rows=8,
     )
     return SpiralConfig(**{**settings, **changes})
 
@@ -66,28 +66,34 @@ def lora(**changes):
 
 
 def games(names):
-    """Games by name, the toy among them."""
+    """Return games by name, also the toy game."""
     return [SumGame() if name == "Sum-v0" else get_game(name) for name in names]
 
 
 class RecordingTrainer(SpiralTrainer):
-    """Remembers what was played and trained, batch by batch."""
+    """
+    Stores the episodes and rows of every batch.
 
-    def __init__(self, *args, **kwargs):
+    Without `keep_surplus`, rows that do not fit are dropped, so all rows are of the present weights.
+    """
+
+    def __init__(self, *args, keep_surplus=True, **kwargs):
         super().__init__(*args, **kwargs)
+        self.rollout.collector.keep_surplus = keep_surplus
         self.transcripts = []
         self.batches = []
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         if self.model.training:
-            self.transcripts.append([transcript(episode) for episode in self.rollout.episodes])
-            self.batches.append((list(self.rollout.batch), list(self.rollout.episodes), dict(self.rollout.metrics)))
+            self.transcripts.append([transcript(episode) for episode in self.rollout.batch.episodes])
+            batch = self.rollout.batch
+            self.batches.append((batch.rows, batch.episodes, batch.metrics))
         return output
 
 
 def transcript(episode):
-    """All that happened in an episode, as plain values."""
+    """Return all decisions and results of an episode, as plain values."""
     said = [[list(turn.completion_ids) for turn in seat.turns] for seat in episode.trajectories]
     return [
         episode.counter,
@@ -108,7 +114,7 @@ def digest(model):
 
 
 def history(trainer):
-    """What a run logged, without what depends on the machine."""
+    """Return the log of a run, without timings."""
     return [
         {name: value for name, value in entry.items() if not name.endswith(TIMING)}
         for entry in trainer.state.log_history
@@ -116,7 +122,7 @@ def history(trainer):
 
 
 class KillAt(TrainerCallback):
-    """Ends the process, without a chance to tidy up, after an optimizer step (before anything is saved)."""
+    """Kills the process after an optimizer step, before anything is saved."""
 
     def __init__(self, step):
         self.step = step
@@ -162,7 +168,7 @@ class RandomKiller(TrainerCallback):
         self._steps_before -= 1
 
     def watch(self, write, seconds):
-        """The same, as a write that takes about so long, and that the process may not survive."""
+        """Return a write that may kill the process in its course."""
 
         def watched(*args, **kwargs):
             self._note.write_text(write.__name__)
@@ -186,7 +192,7 @@ class RandomKiller(TrainerCallback):
 
 
 class KillAtTheEnd(TrainerCallback):
-    """Ends the process after the last checkpoint, before anything of the end of training."""
+    """Kills the process after the last checkpoint, before the end of training."""
 
     def on_save(self, args, state, control, **kwargs):
         if state.global_step >= state.max_steps:
@@ -240,7 +246,7 @@ class StopAt(TrainerCallback):
 
 
 class TroubledEngine:
-    """An engine that breaks on one rank, in the middle of a game."""
+    """An engine that fails on one rank, in the middle of a game."""
 
     def __init__(self, engine, trouble, note):
         self._engine = engine
@@ -252,7 +258,7 @@ class TroubledEngine:
         return getattr(self._engine, name)
 
     def add(self, ticket, request):
-        if self._trouble == "hear something else":
+        if self._trouble == "change a seed":
             request = replace(request, seed=request.seed + 1)
         self._engine.add(ticket, request)
 
@@ -268,7 +274,7 @@ class TroubledEngine:
 
 
 def make_trouble(trouble, rank, ranks_per_engine, note):
-    """From here on the engine of that rank breaks, and so many ranks take theirs for one and the same. Notes when."""
+    """Make the engine of a rank fail, and let ranks share engines. Write the time of the failure to `note`."""
     opened = _trl.open_engine
 
     @contextmanager
@@ -281,12 +287,14 @@ def make_trouble(trouble, rank, ranks_per_engine, note):
 
 
 def play(run, folder):
-    """Plays one run and writes what happened."""
+    """Run one run, and write its results."""
     if "trouble" in run:
         make_trouble(*run["trouble"], note=folder / "trouble")
     if run["config"].get("vllm_mode") == "server":
         use_gloo = importlib.import_module("vllm_on_cpu.trainer").use_gloo
         use_gloo()
+    if "patience" in run:
+        vllm_generation.PATIENCE = run["patience"]
     if run.get("plain"):
         return play_plainly(run, folder)
     callbacks = [KillAt(run["kill_at"])] if run.get("kill_at") else []
@@ -322,7 +330,7 @@ def play(run, folder):
 
 
 def plain_trainer(model, output_dir, names, **changes):
-    """A `GRPOTrainer` of TRL's, with sixteen rows a batch from our roll-out, and that roll-out."""
+    """Return a `GRPOTrainer` with sixteen rows per batch from our rollout, and that rollout."""
     rollout = SelfPlayRollout(games(names), estimator=ReturnsOnly())
     settings = dict(
         output_dir=str(output_dir),

@@ -7,7 +7,7 @@ from trl_spiral.types import POLICY
 
 
 def candidates(win_rates, gaps=None):
-    """Snapshots, oldest first, and the policy."""
+    """Return snapshots, oldest first, and the policy."""
     gaps = gaps or [0.0] * len(win_rates)
     past = [
         Candidate(f"step-{10 * place}", 10 * place, win_rate=rate, rating_gap=gap)
@@ -36,37 +36,37 @@ class TestSchemes:
             ("pfsp-var", [0.09 / 0.74, 0.25 / 0.74, 0.24 / 0.74, 0.16 / 0.74, 0]),
         ],
     )
-    def test_draw_as_their_papers_say(self, name, expected):
+    def test_probabilities_follow_the_papers(self, name, expected):
         assert probabilities(get_scheme(name), FOUR) == pytest.approx(expected)
 
-    def test_rating_prefers_whoever_is_rated_alike(self):
+    def test_rating_prefers_similar_ratings(self):
         chances = probabilities(get_scheme("rating"), FOUR)
-        weights = [math.exp(-2.0), 1.0, math.exp(-0.5), math.exp(-0.5)]  # two, no, one and one width away
+        weights = [math.exp(-2.0), 1.0, math.exp(-0.5), math.exp(-0.5)]  # two, zero, one and one width away
 
         assert chances == pytest.approx([*(weight / sum(weights) for weight in weights), 0.0])
 
     @pytest.mark.parametrize("name", SCHEMES)
-    def test_without_snapshots_the_policy_meets_itself(self, name):
+    def test_without_snapshots_the_policy_plays_itself(self, name):
         assert probabilities(get_scheme(name), candidates([])) == [1.0]
 
     @pytest.mark.parametrize("name", ["pfsp-hard", "pfsp-var"])
-    def test_where_nobody_is_worth_meeting_it_meets_itself(self, name):
+    def test_if_all_weights_are_zero_the_policy_plays_itself(self, name):
         assert probabilities(get_scheme(name), candidates([1.0, 1.0])) == [0.0, 0.0, 1.0]
 
     @pytest.mark.parametrize("name", ["best", "lagged-0", "fifo-x", "uniform-3", "lagged--1"])
-    def test_a_name_that_means_nothing_is_refused(self, name):
+    def test_refuses_unknown_names(self, name):
         with pytest.raises(ValueError, match=f"`matchmaking` \\('{name}'\\) must be one of mirror, latest"):
             get_scheme(name)
 
 
 class TestProbabilities:
-    def test_a_users_own_function_will_do(self):
+    def test_accepts_a_custom_function(self):
         def newest_most(known):
             return [one.step for one in known[:-1]] + [0.0]
 
         assert probabilities(newest_most, FOUR) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.0])
 
     @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0, 0.0, 0.0, 0.0], [math.nan] * 5, [math.inf, 0, 0, 0, 0]])
-    def test_weights_that_are_none_are_refused(self, weights):
-        with pytest.raises(ValueError, match="It must give one finite weight of at least zero for each"):
+    def test_refuses_malformed_weights(self, weights):
+        with pytest.raises(ValueError, match="It must return one finite weight of at least 0 for each"):
             probabilities(lambda known: weights, FOUR)

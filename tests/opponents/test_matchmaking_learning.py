@@ -1,8 +1,9 @@
 """
-Whom a policy meets decides what it learns: `benchmarks/bench_matchmaking.py` in small.
+The effect of matchmaking on learning: a small version of `benchmarks/bench_matchmaking.py`.
 
-By the same steps, batches and rows, play against oneself goes round in circles, and play against earlier selves settles near
-the equilibrium. Bounds lie between the means of the benchmark's twenty seeds; these seeds are the first of them.
+With the same steps, batches and rows, a policy that plays itself cycles, and one that plays its snapshots settles near
+the equilibrium. The bounds lie between the means of the benchmark's 20 seeds. These tests use the first of those
+seeds.
 """
 
 import math
@@ -22,40 +23,40 @@ ROCK_PAPER_SCISSORS, KUHN = REGIMES
 
 
 def mean(regime, matchmaking, seeds, folder):
-    """Exploitability of the policy in training and of its snapshots' mixture, over seeds."""
+    """Return the mean exploitability over seeds, of the policy in training and of the mixture of its snapshots."""
     runs = [train(regime, matchmaking, seed, folder / f"{matchmaking}-{seed}") for seed in range(seeds)]
     return [math.fsum(numbers) / len(runs) for numbers in zip(*runs, strict=True)]
 
 
 class TestMatchmaking:
-    def test_cures_the_circles_of_rock_paper_scissors(self, tmp_path):
+    def test_snapshots_prevent_cycles_in_rock_paper_scissors(self, tmp_path):
         itself, _ = mean(ROCK_PAPER_SCISSORS, "mirror", 3, tmp_path)
         earlier, mixture = mean(ROCK_PAPER_SCISSORS, "pfsp-hard", 3, tmp_path)
 
-        # Over twenty seeds: 0.847, 0.122 and 0.029.
+        # Over 20 seeds: 0.847, 0.122 and 0.029.
         assert itself > 0.6
         assert earlier < 0.25
         assert mixture < 0.12
 
     @pytest.mark.parametrize("seeds", [2, pytest.param(5, marks=pytest.mark.slow)])
-    def test_brings_kuhn_poker_closer_to_its_equilibrium(self, seeds, tmp_path):
+    def test_snapshots_bring_kuhn_poker_closer_to_its_equilibrium(self, seeds, tmp_path):
         pytest.importorskip("pyspiel")
         itself, _ = mean(KUHN, "mirror", seeds, tmp_path)
         earlier, _ = mean(KUHN, "pfsp-hard", seeds, tmp_path)
 
-        # Over twenty seeds: 0.188 and 0.129, each with a standard deviation of some 0.02.
+        # Over 20 seeds: 0.188 and 0.129, each with a standard deviation of about 0.02.
         assert itself > 0.155 > earlier
 
-    def test_plays_the_same_again_for_the_same_seed(self, tmp_path):
+    def test_the_same_seed_gives_the_same_run(self, tmp_path):
         once, again = (train(ROCK_PAPER_SCISSORS, "pfsp-var", 5, tmp_path / name) for name in ("once", "again"))
 
         assert once == again
 
 
 class TestTables:
-    """What the numbers above rest on."""
+    """The tabular policies that the tests above use."""
 
-    def test_answer_with_the_odds_of_the_policy_that_is_asked(self):
+    def test_sample_from_the_requested_policy(self):
         game = get_game(rps.NAME)
         tables = {POLICY: [[1.0, 0.0, 0.0]] * 2, "step-4": [[0.0, 0.25, 0.75]] * 2}
         players = (TablePlayer(rps.NAME), TablePlayer(rps.NAME).playing_as("step-4"))
@@ -65,7 +66,7 @@ class TestTables:
         )
 
         assert {episode.moves[0][1] for episode in episodes} == {"[rock]"}
-        # 19 is a standard deviation: sqrt(2000 * 1/4 * 3/4).
+        # The standard deviation is 19: sqrt(2000 * 1/4 * 3/4).
         assert abs(sum(episode.moves[1][1] == "[paper]" for episode in episodes) - 500) < 5 * 19
         assert all(episode.moves[1][1] != "[rock]" for episode in episodes)
 
@@ -92,7 +93,7 @@ class TestTables:
             slope = (objective(up) - objective(down)) / 2e-6
             assert learner.logits[0][move] - [1.0, 0.0, -1.0][move] == pytest.approx(slope, abs=1e-8)
 
-    def test_are_graded_by_their_own_odds(self):
+    def test_exploitability_uses_their_own_probabilities(self):
         rocks = strategy_of(rps.NAME, [[1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
 
         # Only the first seat can be exploited, by 1.

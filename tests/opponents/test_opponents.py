@@ -4,14 +4,13 @@ from dataclasses import dataclass
 import pytest
 
 from trl_spiral import OpponentPool, Opponents, RandomPlayer
-from trl_spiral.opponents import parse_opponents
 from trl_spiral.selfplay.results import Result
 from trl_spiral.types import BASE, POLICY, Ending
 
 
 @dataclass
 class Policy:
-    """A policy player as far as matchmaking looks at it."""
+    """The part of a policy player that matchmaking uses."""
 
     name: str = POLICY
 
@@ -19,13 +18,13 @@ class Policy:
         return Policy(name)
 
     def ask(self, observation):
-        raise AssertionError("nobody plays here")
+        raise AssertionError("these tests play no game")
 
     answer = ask
 
 
 class Limited:
-    """An engine with an end."""
+    """An engine with a budget."""
 
     def __init__(self):
         self.spent = False
@@ -46,7 +45,7 @@ def pool_of(folder, steps, **changes):
 
 
 def tables(opponents, episodes, seats=2):
-    """Names at the table, for many episodes."""
+    """Return the players of each episode, by name."""
     opponents.prepare()
     return [tuple(player.name for player in opponents(Policy(), seats, seed)) for seed in range(episodes)]
 
@@ -76,12 +75,12 @@ class TestSeats:
     def test_by_default_the_policy_plays_itself(self):
         assert set(tables(Opponents(), 50)) == {(POLICY, POLICY)}
 
-    def test_everybody_is_met_in_their_share_and_in_each_seat_alike(self, tmp_path):
+    def test_opponents_are_drawn_by_share_and_seats_uniformly(self, tmp_path):
         shares = {"self": 0.4, "pool": 0.3, "random": 0.2, BASE: 0.1}
         opponents = Opponents(shares, pool_of(tmp_path, [10, 20]), players={"random": RandomPlayer()})
         seen = Counter(tables(opponents, 20_000))
 
-        # Four standard deviations of a share of 0.2 in 20,000 are 0.011; of smaller ones, less.
+        # Four standard deviations of a share of 0.2 in 20,000 are 0.011, and less for smaller shares.
         expected = {
             (POLICY, POLICY): 0.4,
             **{(POLICY, name): 0.075 for name in ("step-10", "step-20")},
@@ -99,17 +98,17 @@ class TestSeats:
         seen = Counter(tables(Opponents({"random": 1.0}, players={"random": RandomPlayer()}), 3_000, seats=3))
 
         assert all(table.count(POLICY) == 1 for table in seen)
-        assert min(seen.values()) > 890  # 1,000 each, less four standard deviations
+        assert min(seen.values()) > 890  # 1,000 each, minus four standard deviations
 
-    def test_the_same_seed_seats_the_same(self, tmp_path):
+    def test_the_same_seed_draws_the_same_players(self, tmp_path):
         opponents = Opponents({"self": 0.5, "pool": 0.5}, pool_of(tmp_path, [10, 20, 30]))
 
         assert tables(opponents, 200) == tables(opponents, 200)
 
-    def test_an_empty_pool_leaves_the_policy_to_itself(self, tmp_path):
+    def test_the_policy_plays_itself_while_the_pool_is_empty(self, tmp_path):
         assert set(tables(Opponents({"pool": 1.0}, OpponentPool(tmp_path)), 20)) == {(POLICY, POLICY)}
 
-    def test_a_scheme_decides_among_earlier_selves(self, tmp_path):
+    def test_the_scheme_selects_snapshots(self, tmp_path):
         made = pool_of(tmp_path, [10, 20, 30])
 
         assert set(tables(Opponents({"pool": 1.0}, made, "latest"), 50)) == {("step-30", POLICY), (POLICY, "step-30")}
@@ -119,7 +118,7 @@ class TestSeats:
         }
 
     @pytest.mark.parametrize("name", ["guest", "https://host/v1#model"])
-    def test_an_engine_that_is_spent_is_met_no_more(self, name):
+    def test_an_opponent_with_a_spent_budget_is_not_drawn(self, name):
         engine = Limited()
         shares, players = {"self": 0.5, "guest": 0.5}, {"guest": RandomPlayer(name)}
         opponents = Opponents(shares, players=players, engines={name: engine})
@@ -129,26 +128,26 @@ class TestSeats:
         assert len(before) == 3
         assert set(tables(opponents, 50)) == {(POLICY, POLICY)}
 
-    def test_a_policy_that_cannot_ask_for_other_weights_is_refused(self, tmp_path):
+    def test_refuses_a_policy_that_cannot_play_as_a_snapshot(self, tmp_path):
         opponents = Opponents({"pool": 1.0}, pool_of(tmp_path, [10]))
         opponents.prepare()
 
-        with pytest.raises(TypeError, match="RandomPlayer cannot play with an earlier self's weights"):
+        with pytest.raises(TypeError, match="RandomPlayer cannot play with the weights of a snapshot"):
             opponents(RandomPlayer(), 2, 0)
 
 
 class TestArguments:
-    def test_a_share_of_nobody_is_refused(self):
-        with pytest.raises(ValueError, match=r"shares name 'guest', and there is no such player: \['random'\]"):
+    def test_refuses_a_share_without_a_player(self):
+        with pytest.raises(ValueError, match=r"shares name 'guest', which is not one of the players \['random'\]"):
             Opponents({"guest": 1.0}, players={"random": RandomPlayer()})
 
-    def test_a_pool_that_is_missing_is_asked_for(self):
+    def test_refuses_snapshots_without_a_pool(self):
         with pytest.raises(ValueError, match=r"Pass `pool=OpponentPool\(folder\)`"):
             Opponents({"pool": 1.0})
 
 
 class TestPrepare:
-    def test_names_the_weights_that_may_be_asked_for(self, tmp_path):
+    def test_returns_the_weights_that_may_be_requested(self, tmp_path):
         made = pool_of(tmp_path, [10, 20])
 
         assert Opponents().prepare() == {}
@@ -159,22 +158,22 @@ class TestPrepare:
             BASE: None,
         }
 
-    def test_whole_weights_of_the_base_model_lie_in_the_pool(self, tmp_path):
+    def test_whole_weights_of_the_base_model_are_in_the_pool(self, tmp_path):
         made = OpponentPool(tmp_path)
         made.add(0, "weights", lambda folder: (folder / "model.safetensors").write_bytes(b"w"), name=BASE, pinned=True)
 
         assert Opponents({BASE: 1.0}, made).prepare() == {BASE: tmp_path / BASE}
 
-    def test_prioritises_by_results(self, tmp_path):
+    def test_prioritizes_by_results(self, tmp_path):
         made = pool_of(tmp_path, [10, 20])
         opponents = Opponents({"pool": 1.0}, made, "pfsp-hard")
         opponents.record([result((POLICY, "step-10"), (1.0, -1.0), number) for number in range(98)])
         seen = Counter(name for table in tables(opponents, 2_000) for name in table if name != POLICY)
 
-        # (1 - 99/100)^2 against (1 - 1/2)^2: one in 2,500.
+        # (1 - 99/100)^2 to (1 - 1/2)^2: one in 2,500.
         assert seen["step-20"] > 1_990
 
-    def test_keeps_chances_until_it_is_called_again(self, tmp_path):
+    def test_probabilities_stay_until_the_next_call(self, tmp_path):
         made = pool_of(tmp_path, [10])
         opponents = Opponents({"pool": 1.0}, made)
         opponents.prepare()
@@ -186,7 +185,7 @@ class TestPrepare:
 
 
 class TestRecord:
-    def test_rates_and_counts(self, tmp_path):
+    def test_updates_ratings_and_shares(self, tmp_path):
         opponents = Opponents({"self": 0.5, "pool": 0.5}, pool_of(tmp_path, [10]))
         opponents.record(
             [
@@ -210,7 +209,7 @@ class TestRecord:
             }.items()
         )
 
-    def test_rates_scripted_players_without_a_pool_too(self):
+    def test_rates_scripted_players_without_a_pool(self):
         opponents = Opponents({"random": 1.0}, players={"random": RandomPlayer()})
         opponents.record([result((POLICY, "random"), (1.0, -1.0), opponent="self")])
         again = Opponents({"random": 1.0}, players={"random": RandomPlayer()})
@@ -220,13 +219,13 @@ class TestRecord:
         assert opponents.metrics()["games/random"] == 1.0
         assert again.ratings.state_dict() == opponents.ratings.state_dict()
 
-    def test_self_play_alone_logs_nothing(self):
+    def test_pure_self_play_has_no_metrics(self):
         opponents = Opponents()
         opponents.record([result((POLICY, POLICY), (1.0, -1.0), opponent="self")])
 
         assert opponents.metrics() == {}
 
-    def test_every_earlier_self_is_of_one_class(self, tmp_path):
+    def test_all_snapshots_are_one_class(self, tmp_path):
         made = pool_of(tmp_path, [10])
         made.add(0, "weights", lambda folder: (folder / "model.safetensors").write_bytes(b"w"), name=BASE, pinned=True)
         opponents = Opponents({"pool": 1.0}, made)
@@ -235,7 +234,7 @@ class TestRecord:
 
 
 class TestState:
-    def test_comes_back_as_it_was(self, tmp_path):
+    def test_a_restored_object_equals_the_saved_one(self, tmp_path):
         def make():
             engine = Limited()
             return engine, Opponents(
@@ -257,27 +256,3 @@ class TestState:
         assert other.state_dict() == opponents.state_dict()
         assert other_engine.used == 7
         assert other.candidates() == opponents.candidates()
-
-
-class TestParseOpponents:
-    @pytest.mark.parametrize(
-        ("text", "shares"),
-        [
-            ("self", {"self": 1.0}),
-            ("self:0.5,pool:0.4,random:0.1", {"self": 0.5, "pool": 0.4, "random": 0.1}),
-            ("self:3, pool", {"self": 0.75, "pool": 0.25}),
-            ("https://host:8000/v1#model:0.25,self:0.75", {"https://host:8000/v1#model": 0.25, "self": 0.75}),
-            ("https://host/v1#model", {"https://host/v1#model": 1.0}),
-            ("http://host:8000/v1#my/model:free", {"http://host:8000/v1#my/model:free": 1.0}),
-            ("org/name:1", {"org/name": 1.0}),
-        ],
-    )
-    def test_reads_shares(self, text, shares):
-        assert parse_opponents(text) == pytest.approx(shares)
-
-    @pytest.mark.parametrize(
-        "text", ["", "self:0", "self:-1", "self:x", "self,self", ":1", "self:nan", "self:inf", "self,"]
-    )
-    def test_refuses_what_it_cannot_read(self, text):
-        with pytest.raises(ValueError, match="must list each name once with a positive share"):
-            parse_opponents(text)

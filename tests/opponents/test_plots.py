@@ -1,4 +1,4 @@
-"""The picture of who beats whom: what it says, and that it can be read."""
+"""The picture of win rates: its content and its layout."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from trl_spiral.opponents.ratings import Played, Ratings
 
 
 def tournament(size, games=40, seed=0):
-    """Snapshots that get better by 30 points each and have all met."""
+    """Return ratings of snapshots that improve by 30 points each, after a round robin."""
     rng = random.Random(seed)
     names = [f"step-{40 * number}" for number in range(1, size + 1)]
     played = [
@@ -49,7 +49,7 @@ def table(ratings):
 
 @pytest.fixture
 def drawn(monkeypatch, tmp_path):
-    """Draws, and returns the figure that was saved."""
+    """Return a function that draws win rates and returns the figure."""
     figures = []
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (figures.append(figure), save(figure, *a, **k)))
@@ -70,18 +70,18 @@ def columns(figure):
 
 
 class TestDrawWinRates:
-    def test_each_cell_says_how_often_the_row_wins_and_in_how_many_games(self, drawn):
+    def test_each_cell_contains_the_win_rate_and_the_number_of_games(self, drawn):
         ratings = Ratings()
         ratings.update([Played(("a", "b"), (1.0, -1.0))] * 30 + [Played(("a", "b"), (0.0, 0.0))] * 10)
         figure = drawn(ratings.matrix(["a", "b", "never met"]))
 
         cells = {text.get_position(): text.get_text() for text in figure.axes[0].texts}
-        # 30 wins and 10 draws are 35 of 40.
+        # 30 wins and 10 draws count as 35 of 40.
         assert list(cells.values()) == ["88", "(40)", "12", "(40)"]
         assert [round(x) for x, _ in cells] == [1, 1, 0, 0]
         assert [round(y) for _, y in cells] == [0, 0, 1, 1]
 
-    def test_pairs_that_never_met_are_hatched_and_nobody_meets_themselves(self, drawn):
+    def test_pairs_that_never_met_are_hatched_and_the_diagonal_is_plain(self, drawn):
         ratings = Ratings()
         ratings.update([Played(("a", "b"), (1.0, -1.0))] * 30)
         figure = drawn(ratings.matrix(["a", "b", "never met"]))
@@ -97,7 +97,7 @@ class TestDrawWinRates:
             (x, x) for x in (-0.5, 0.5, 1.5)
         ]
 
-    def test_even_is_white_and_the_ends_are_red_and_blue(self, drawn):
+    def test_one_half_is_white_and_the_ends_are_red_and_blue(self, drawn):
         (image,) = drawn(rock_paper_scissors().matrix()).axes[0].images
         red, white, blue = (image.to_rgba(rate) for rate in (0.0, 0.5, 1.0))
 
@@ -105,7 +105,7 @@ class TestDrawWinRates:
         assert red[0] > 2 * red[2]
         assert blue[2] > 2 * blue[0]
 
-    def test_the_strongest_stands_first_beside_its_interval(self, drawn):
+    def test_rows_are_sorted_by_rating_next_to_their_intervals(self, drawn):
         matrix, ratings = table(tournament(6, games=200))
         figure = drawn(matrix, ratings)
 
@@ -117,23 +117,23 @@ class TestDrawWinRates:
         assert [(low[0], high[0]) for low, high in bars.get_segments()] == [
             (ratings[name].low, ratings[name].high) for name in by_strength
         ]
-        # The best beats the worst: the first row's last cell is won.
+        # The best beats the worst: the last cell of the first row is above 50.
         assert int(figure.axes[0].texts[2 * (len(by_strength) - 2)].get_text()) > 50
 
-    def test_without_ratings_the_order_is_the_matrixs(self, drawn):
+    def test_without_ratings_rows_keep_the_order_of_the_matrix(self, drawn):
         matrix = tournament(4).matrix(["step-120", "step-40", "step-160", "step-80"])
         figure = drawn(matrix)
 
         assert columns(figure) == list(matrix.names)
         assert len(figure.axes) == 1
 
-    def test_a_circle_is_told_in_the_title_and_in_words(self, drawn):
+    def test_a_cycle_appears_in_the_title_and_below(self, drawn):
         figure = drawn(rock_paper_scissors().matrix())
 
         assert "Cyclic share: 100% of the differences" in words(figure)
         assert "step-40 beats step-80 beats step-120 beats step-40" in words(figure)
 
-    def test_a_ladder_is_told_from_what_cannot_be_known(self, drawn):
+    def test_the_title_distinguishes_a_ladder_from_missing_data(self, drawn):
         ladder = Ratings()
         for pair, wins in ((("a", "b"), 64), (("b", "c"), 64), (("a", "c"), 76)):  # odds of 16:9, twice, are 256:81
             ladder.update([Played(pair, (1.0, -1.0))] * wins + [Played(pair, (-1.0, 1.0))] * (100 - wins))
@@ -147,8 +147,8 @@ class TestDrawWinRates:
 
         assert "unknown, no differences beyond chance" in words(drawn(equals.matrix()))
 
-    def test_many_circles_are_counted_not_listed(self, drawn):
-        # Nine players of whom each beats the next four: 30 circles, n (n^2 - 1) / 24 as in any such ring.
+    def test_only_the_first_five_cycles_are_listed(self, drawn):
+        # Each of nine players beats the next four: n (n^2 - 1) / 24 = 30 cycles.
         ratings = Ratings()
         ratings.update(
             [
@@ -158,20 +158,20 @@ class TestDrawWinRates:
                 for _ in range(40)
             ]
         )
-        said = words(drawn(ratings.matrix()))
+        text = words(drawn(ratings.matrix()))
 
-        assert said.count(" beats ") == 5 * 3
-        assert "and 25 more circles of three" in said
+        assert text.count(" beats ") == 5 * 3
+        assert "and 25 more cycles of three" in text
 
     @pytest.mark.parametrize("size", [2, 3, 9, 30])
-    def test_nothing_runs_into_anything_else(self, drawn, size):
+    def test_texts_do_not_overlap(self, drawn, size):
         figure = drawn(*table(tournament(size)))
         draw = figure.canvas.get_renderer()
         shown = [text.get_window_extent(draw) for text in figure.texts if text.get_text()]
         for axes in figure.axes:
             shown += [text.get_window_extent(draw) for text in (*axes.texts, axes.xaxis.label) if text.get_text()]
             for axis in (axes.xaxis, axes.yaxis):
-                # The axis keeps ticks beyond its ends, which are not drawn.
+                # Ticks beyond the ends of the axis are not drawn.
                 low, high = sorted(axis.get_view_interval())
                 ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
                 labels = [label for tick in ticks for label in (tick.label1, tick.label2) if label.get_visible()]
@@ -200,7 +200,7 @@ class TestDrawWinRates:
             assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
             assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
 
-    def test_a_name_may_be_anything(self, tmp_path):
+    def test_any_text_is_a_valid_name(self, tmp_path):
         names = ["$\\frac{", "a\x1b[2J\nb", "org/" + "m" * 300, "\ud800 $x^2$"]
         ratings = Ratings()
         ratings.update([Played(pair, (1.0, -1.0)) for pair in itertools.combinations(names, 2)])
@@ -208,15 +208,15 @@ class TestDrawWinRates:
 
         assert (tmp_path / "table.png").stat().st_size < 1_000_000
 
-    def test_a_name_is_never_broken_in_two(self, drawn):
+    def test_names_are_not_broken_across_lines(self, drawn):
         names = [f"a-snapshot-with-quite-a-long-name-{number}" for number in range(3)]
         ratings = Ratings()
         ratings.update([Played((names[i], names[i - 2]), (1.0, -1.0)) for i in range(3) for _ in range(50)])
-        said = words(drawn(ratings.matrix()))
+        text = words(drawn(ratings.matrix()))
 
-        # Each of three names once, and the first again.
-        assert [said.count(name) for name in names] == [2, 1, 1]
-        assert said.count("\n") >= 3
+        # Each of three names once, and the first one again.
+        assert [text.count(name) for name in names] == [2, 1, 1]
+        assert text.count("\n") >= 3
 
     def test_the_same_table_gives_the_same_bytes(self, tmp_path):
         matrix, ratings = table(tournament(5))
@@ -228,13 +228,13 @@ class TestDrawWinRates:
         assert written.startswith(b"\x89PNG")
         assert b"Software" not in written
 
-    def test_two_who_never_met_can_be_drawn(self, drawn):
+    def test_draws_two_players_that_never_met(self, drawn):
         matrix = Ratings().matrix(["a", "b"])
 
         assert all(math.isnan(rate) for row in matrix.rates for rate in row)
         assert not drawn(matrix).axes[0].texts
 
-    def test_leaves_pyplot_alone(self, tmp_path):
+    def test_does_not_import_pyplot(self, tmp_path):
         program = (
             "import sys\n"
             "from trl_spiral.opponents.plots import draw_win_rates\n"
@@ -249,12 +249,12 @@ class TestDrawWinRates:
 
 
 class TestWrongInput:
-    def test_without_matplotlib_the_extra_is_named(self, monkeypatch, tmp_path):
+    def test_the_error_without_matplotlib_names_the_extra(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
         with pytest.raises(ImportError, match=r"pip install trl-spiral\[plots\]"):
             draw_win_rates(Ratings().matrix(["a", "b"]), tmp_path / "no.png")
 
-    def test_one_player_is_no_table(self, tmp_path):
+    def test_refuses_one_player(self, tmp_path):
         with pytest.raises(ValueError, match="needs two players, and this one has 1"):
             draw_win_rates(Ratings().matrix(["a"]), tmp_path / "no.png")

@@ -3,23 +3,19 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import forks
-from tests.helpers.hub_server import HubServer
 from trl_spiral import OpponentPool
 from trl_spiral.opponents import Played, pool
 from trl_spiral.opponents.pool import INDEX
-from trl_spiral.opponents.snapshots import kind_of
 from trl_spiral.types import POLICY
 
 
 def writing(content=b"weights"):
-    """Writes a snapshot of one file."""
+    """Return a function that writes a snapshot of one file."""
 
     def write(folder):
         (folder / "model.safetensors").write_bytes(content)
@@ -43,7 +39,7 @@ def on_disk(folder):
 
 
 class TestAdd:
-    def test_writes_a_folder_and_lists_it(self, tmp_path):
+    def test_writes_a_folder_and_adds_it_to_the_index(self, tmp_path):
         made = filled(tmp_path, [10, 20])
 
         assert names(made) == ["step-10", "step-20"]
@@ -54,7 +50,7 @@ class TestAdd:
         assert "step-10" in made
         assert "step-30" not in made
 
-    def test_writes_nothing_before_the_first(self, tmp_path):
+    def test_nothing_is_written_before_the_first_snapshot(self, tmp_path):
         OpponentPool(tmp_path / "pool")
 
         assert not (tmp_path / "pool").exists()
@@ -67,23 +63,23 @@ class TestAdd:
         assert made.ratings.rating("step-10") == made.ratings.rating(POLICY)
         assert made.ratings.rating("step-10").mu > made.ratings.rating("random").mu
 
-    def test_refuses_a_name_that_is_taken(self, tmp_path):
+    def test_refuses_a_name_that_exists(self, tmp_path):
         made = filled(tmp_path, [10])
 
-        with pytest.raises(ValueError, match="already holds step-10"):
+        with pytest.raises(ValueError, match="already contains step-10"):
             made.add(10, "weights", writing(b"others"))
 
         assert (tmp_path / "step-10" / "model.safetensors").read_bytes() == b"weights of step 10"
 
-    def test_refuses_a_name_that_it_would_not_know_again(self, tmp_path):
+    def test_refuses_a_malformed_name(self, tmp_path):
         with pytest.raises(ValueError, match=r"\('\.\./mine'\) must be step-N, past-N or base"):
             OpponentPool(tmp_path).add(10, "weights", writing(), name="../mine")
 
-    def test_refuses_a_snapshot_of_nothing(self, tmp_path):
+    def test_refuses_a_snapshot_without_files(self, tmp_path):
         with pytest.raises(ValueError, match="Nothing was written for the snapshot step-10"):
             OpponentPool(tmp_path).add(10, "weights", lambda folder: None)
 
-    def test_a_writer_that_fails_leaves_the_pool_as_it_was(self, tmp_path):
+    def test_an_error_while_writing_does_not_change_the_pool(self, tmp_path):
         made = filled(tmp_path, [10])
 
         def fail(folder):
@@ -98,7 +94,7 @@ class TestAdd:
         assert names(opened) == names(made) == ["step-10"]
         assert on_disk(tmp_path) == [INDEX, "step-10"]
 
-    def test_a_pinned_one_takes_no_room_and_stays(self, tmp_path):
+    def test_a_pinned_snapshot_does_not_count_and_is_not_evicted(self, tmp_path):
         made = OpponentPool(tmp_path, capacity=1)
         made.add(0, "weights", writing(), name="base", pinned=True)
         for step in (10, 20):
@@ -107,12 +103,12 @@ class TestAdd:
         assert names(made) == ["step-20"]
         assert on_disk(tmp_path) == ["base", INDEX, "step-20"]
 
-    def test_takes_no_folder_in_which_others_keep_theirs(self, tmp_path):
+    def test_refuses_a_folder_with_similar_names_of_another_tool(self, tmp_path):
         (tmp_path / "step-1000").mkdir()
         (tmp_path / "step-1000" / "precious").write_text("another tool's")
 
         with pytest.raises(
-            ValueError, match="holds step-1000, which a pool would delete. Give the pool a folder of its own"
+            ValueError, match="contains step-1000, which a pool would delete. Give the pool a folder of its own"
         ):
             filled(tmp_path, [10])
 
@@ -120,11 +116,11 @@ class TestAdd:
 
 
 class TestEviction:
-    def test_of_the_oldest(self, tmp_path):
+    def test_oldest(self, tmp_path):
         assert names(filled(tmp_path, range(10, 60, 10), capacity=3)) == ["step-30", "step-40", "step-50"]
         assert on_disk(tmp_path) == [INDEX, "step-30", "step-40", "step-50"]
 
-    def test_of_the_lowest_rated_but_never_the_newest(self, tmp_path):
+    def test_lowest_rated_but_never_the_newest(self, tmp_path):
         made = filled(tmp_path, [10, 20, 30], capacity=3, eviction="lowest")
         made.ratings.update(
             [Played(("step-10", "step-20"), (1.0, -1.0)), Played(("step-30", "step-20"), (1.0, -1.0))] * 5
@@ -135,18 +131,18 @@ class TestEviction:
         assert made.ratings.rating("step-40").mu < made.ratings.rating("step-10").mu
         assert names(made) == ["step-10", "step-30", "step-40"]
 
-    def test_down_a_ladder_of_ages(self, tmp_path):
+    def test_ladder_keeps_ages_in_geometric_steps(self, tmp_path):
         made = filled(tmp_path, range(1, 129), capacity=8, eviction="ladder")
         ages = [129 - snapshot.step for snapshot in made.snapshots]
         ratios = [older / newer for older, newer in zip(ages, ages[1:], strict=False)]
 
-        # From the first to the last of 128 in seven rungs: 128 ** (1 / 7) = 2 each, were every age at hand.
+        # Seven ratios from 1 to 128: 128 ** (1 / 7) = 2 each, if every age were available.
         assert ages[0] == 128
         assert ages[-1] == 1
         assert max(ratios) <= 4
         assert min(ratios) > 1.2
 
-    def test_forgets_the_results_of_whoever_left(self, tmp_path):
+    def test_deletes_the_results_of_the_evicted_snapshot(self, tmp_path):
         made = filled(tmp_path, [10], capacity=1)
         made.ratings.update([Played((POLICY, "step-10"), (1.0, -1.0))])
         made.add(20, "weights", writing())
@@ -154,7 +150,7 @@ class TestEviction:
         assert "step-10" not in made.ratings.names
         assert made.ratings.win_rate(POLICY, "step-10").games == 0
 
-    def test_spares_the_files_that_a_checkpoint_holds(self, tmp_path):
+    def test_keeps_the_files_of_a_checkpoint(self, tmp_path):
         made = filled(tmp_path / "pool", [10], capacity=1)
         made.save_to(tmp_path / "checkpoint-10" / "opponents")
         (tmp_path / "checkpoint-10").rename(tmp_path / "best")
@@ -167,7 +163,7 @@ class TestEviction:
 
 
 class TestOpen:
-    def test_takes_up_snapshots_and_ratings(self, tmp_path):
+    def test_restores_snapshots_and_ratings(self, tmp_path):
         made = filled(tmp_path, [10, 20])
         made.ratings.update([Played((POLICY, "step-10"), (1.0, -1.0))])
         made.save()
@@ -177,14 +173,14 @@ class TestOpen:
         assert opened.state_dict() == made.state_dict()
         assert opened.ratings.win_rate(POLICY, "step-10").games == 1
 
-    def test_refuses_an_index_that_it_cannot_read(self, tmp_path):
+    def test_refuses_an_index_of_another_version(self, tmp_path):
         (tmp_path / INDEX).write_text('{"format": 1}')
 
         with pytest.raises(ValueError, match=f"{INDEX} is no index of a pool in format 2"):
             OpponentPool(tmp_path)
 
     @pytest.mark.parametrize("damage", [b"", bytes(900), b'{"format": 2, "snaps', b"[1]", b"\xff\xfe"])
-    def test_a_damaged_index_is_rebuilt_from_the_newest_checkpoint(self, damage, tmp_path, caplog):
+    def test_restores_a_damaged_index_from_the_newest_checkpoint(self, damage, tmp_path, caplog):
         made = filled(tmp_path / "run" / "opponents", [10])
         for step in (20, 30):
             made.add(step, "weights", writing())
@@ -199,7 +195,7 @@ class TestOpen:
         ]
         assert names(OpponentPool(made.folder)) == ["step-10", "step-20"]
 
-    def test_a_damaged_index_without_checkpoints_is_refused(self, tmp_path):
+    def test_refuses_a_damaged_index_without_checkpoints(self, tmp_path):
         filled(tmp_path, [10])
         (tmp_path / INDEX).write_text("")
 
@@ -213,11 +209,11 @@ class TestOpen:
             ({"eviction": "random"}, r"eviction \('random'\) must be one of oldest, lowest, ladder"),
         ],
     )
-    def test_refuses_what_makes_no_pool(self, changes, sentence, tmp_path):
+    def test_refuses_arguments_out_of_range(self, changes, sentence, tmp_path):
         with pytest.raises(ValueError, match=sentence):
             OpponentPool(tmp_path, **changes)
 
-    def test_shows_itself_as_a_table(self, tmp_path):
+    def test_table_has_a_row_for_each_snapshot(self, tmp_path):
         table = filled(tmp_path, [10, 20]).table().splitlines()
 
         assert len(table) == 4
@@ -225,11 +221,11 @@ class TestOpen:
 
 
 class TestCrash:
-    """The process dies between any two writes; whoever opens the folder next finds a pool that is whole."""
+    """If the process is killed between any two writes, the folder still contains a complete pool."""
 
     @staticmethod
     def dying_after(calls, work):
-        """Runs `work` in a child that is killed at its n-th call of a function that changes the disk."""
+        """Run `work` in a child that is killed after `calls` calls of functions that change the disk."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -259,7 +255,7 @@ class TestCrash:
         assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
         return os.WIFSIGNALED(status)
 
-    def test_leaves_the_old_pool_or_the_new_one(self, tmp_path):
+    def test_the_folder_contains_the_old_pool_or_the_new_one(self, tmp_path):
         outcomes = []
         for calls in range(100):
             folder = tmp_path / str(calls)
@@ -278,10 +274,10 @@ class TestCrash:
             if not killed:
                 break
             if listed == ["step-10", "step-20"]:
-                # The step comes again, as it does in a run that is resumed from before.
+                # A resumed run takes the same snapshot again.
                 assert names_after_adding(opened, 30) == ["step-20", "step-30"]
 
-        # Killed at every single call, early and late ones among them, until one run came to its end.
+        # The child was killed at each call in turn, until it finished.
         assert not killed
         assert outcomes.count("step-10") > 3
         assert outcomes.count("step-20") > 2
@@ -294,7 +290,7 @@ def names_after_adding(opened, step):
 
 
 class TestRestore:
-    def test_goes_back_to_an_earlier_index(self, tmp_path):
+    def test_restores_an_earlier_index(self, tmp_path):
         made = filled(tmp_path / "pool", [10, 20], capacity=2)
         made.save_to(tmp_path / "saved")
         state = json.loads(json.dumps(made.state_dict()))
@@ -308,7 +304,7 @@ class TestRestore:
         assert OpponentPool(made.folder).state_dict() == state
         assert on_disk(made.folder) == [INDEX, "step-10", "step-20"]
 
-    def test_into_a_new_folder_takes_the_files_along(self, tmp_path):
+    def test_restores_the_files_into_a_new_folder(self, tmp_path):
         made = filled(tmp_path / "pool", [10, 20])
         made.save_to(tmp_path / "saved")
         shutil.rmtree(made.folder)
@@ -319,7 +315,7 @@ class TestRestore:
         assert new.problems() == []
         assert new.state_dict() == made.state_dict()
 
-    def test_takes_room_once_where_the_file_system_has_links(self, tmp_path):
+    def test_links_files_if_the_file_system_has_links(self, tmp_path):
         made = filled(tmp_path / "pool", [10])
         made.save_to(tmp_path / "saved")
 
@@ -327,7 +323,7 @@ class TestRestore:
             made.path("step-10") / "model.safetensors"
         )
 
-    def test_copies_where_the_file_system_has_no_links(self, tmp_path):
+    def test_copies_files_if_the_file_system_has_no_links(self, tmp_path):
         elsewhere = Path("/dev/shm")
         if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
             pytest.skip("needs a second file system")
@@ -337,7 +333,7 @@ class TestRestore:
 
             assert OpponentPool(Path(folder) / "saved").problems() == []
 
-    def test_a_damaged_copy_in_the_pool_is_replaced(self, tmp_path):
+    def test_replaces_a_damaged_copy_in_the_pool(self, tmp_path):
         made = filled(tmp_path / "pool", [10])
         made.save_to(tmp_path / "saved")
         (made.path("step-10") / "model.safetensors").unlink()
@@ -346,11 +342,11 @@ class TestRestore:
 
         assert made.problems() == []
 
-    def test_leaves_another_runs_snapshots_alone(self, tmp_path):
+    def test_refuses_to_replace_snapshots_of_another_run(self, tmp_path):
         filled(tmp_path / "mine", [10]).save_to(tmp_path / "saved")
         others = filled(tmp_path / "others", [10, 20])
 
-        with pytest.raises(ValueError, match="holds snapshots of another run than .*saved"):
+        with pytest.raises(ValueError, match="contains snapshots of another run than .*saved"):
             others.restore(tmp_path / "saved")
         assert on_disk(tmp_path / "others") == [INDEX, "step-10", "step-20"]
 
@@ -365,7 +361,7 @@ class TestRestore:
             ),
         ],
     )
-    def test_goes_on_without_a_damaged_snapshot(self, damage, clause, tmp_path, caplog):
+    def test_repair_leaves_out_a_damaged_snapshot(self, damage, clause, tmp_path, caplog):
         made = filled(tmp_path / "pool", [10, 20])
         made.save_to(tmp_path / "saved")
         damage(tmp_path / "saved" / "step-10" / "model.safetensors")
@@ -379,7 +375,7 @@ class TestRestore:
 
 
 class TestStartAnew:
-    def test_keeps_who_was_there_before_the_run(self, tmp_path):
+    def test_keeps_snapshots_that_are_older_than_the_run(self, tmp_path):
         made = OpponentPool(tmp_path)
         made.add(-5, "weights", writing(), name="past-15")
         made.add(10, "weights", writing())
@@ -392,7 +388,7 @@ class TestStartAnew:
 
 
 class TestSweep:
-    def test_touches_nothing_that_is_not_a_snapshots(self, tmp_path):
+    def test_deletes_only_folders_with_names_of_snapshots(self, tmp_path):
         made = filled(tmp_path, [10])
         for name in ("checkpoint-10", "notes", "step-ten", "step-99", ".partial-step-98"):
             (tmp_path / name).mkdir()
@@ -401,7 +397,7 @@ class TestSweep:
         assert made.sweep() == [".partial-step-98", "step-99"]
         assert on_disk(tmp_path) == ["checkpoint-10", INDEX, "notes", "step-10", "step-97", "step-ten"]
 
-    def test_says_what_it_could_not_delete(self, tmp_path, monkeypatch, caplog):
+    def test_logs_folders_that_cannot_be_deleted(self, tmp_path, monkeypatch, caplog):
         made = filled(tmp_path, [10])
         (tmp_path / "step-99").mkdir()
 
@@ -413,75 +409,4 @@ class TestSweep:
             swept = made.sweep()
 
         assert swept == []
-        assert "could not be deleted and takes up room" in caplog.text
-
-
-class TestFromCheckpoints:
-    def test_holds_them_as_past_selves(self, tmp_path):
-        for step in (100, 20, 60):
-            folder = tmp_path / "run" / f"checkpoint-{step}"
-            folder.mkdir(parents=True)
-            (folder / "config.json").write_text("{}")
-            (folder / "model.safetensors").write_bytes(b"%d" % step)
-            (folder / "optimizer.pt").write_bytes(b"large")
-            (folder / "selfplay_reference.safetensors").write_bytes(b"another")
-        made = OpponentPool.from_checkpoints(tmp_path / "run", tmp_path / "pool", capacity=2)
-
-        assert [(snapshot.name, snapshot.step) for snapshot in made.snapshots] == [("past-60", -40), ("past-100", 0)]
-        assert on_disk(tmp_path / "pool" / "past-60") == ["config.json", "model.safetensors"]
-        assert (tmp_path / "pool" / "past-60" / "model.safetensors").read_bytes() == b"60"
-
-    def test_refuses_a_folder_without_any(self, tmp_path):
-        (tmp_path / "checkpoint-1").mkdir()
-
-        with pytest.raises(ValueError, match="holds no checkpoint-N folder with safetensors or a LoRA adapter"):
-            OpponentPool.from_checkpoints(tmp_path, tmp_path / "pool")
-
-    def test_refuses_to_mix_with_a_pool_that_is_there(self, tmp_path):
-        filled(tmp_path / "pool", [10])
-
-        with pytest.raises(ValueError, match="holds 1 snapshots already"):
-            OpponentPool.from_checkpoints(tmp_path, tmp_path / "pool")
-
-    def test_tells_an_adapter_from_whole_weights(self, tmp_path):
-        for name in ("adapter_config.json", "model.safetensors", "model.safetensors.index.json", "optimizer.pt"):
-            (tmp_path / name).mkdir()
-            (tmp_path / name / name).write_text("")
-
-        assert kind_of(tmp_path / "adapter_config.json") == "adapter"
-        assert kind_of(tmp_path / "model.safetensors") == "weights"
-        assert kind_of(tmp_path / "model.safetensors.index.json") == "weights"
-        assert kind_of(tmp_path / "optimizer.pt") is None
-
-
-class TestHub:
-    def test_goes_there_and_back_with_its_ratings(self, tmp_path):
-        made = filled(tmp_path / "pool", [10, 20, 30], capacity=2)
-        made.ratings.update([Played((POLICY, "step-20"), (1.0, -1.0))])
-        (made.folder / "step-99").mkdir()  # left over from a crash
-        (made.folder / "step-99" / "model.safetensors").write_bytes(b"orphan")
-        code = f"""
-from trl_spiral import OpponentPool
-OpponentPool({str(made.folder)!r}, 2).push_to_hub("someone/player")
-pulled = OpponentPool.from_hub("someone/player", {str(tmp_path / "pulled")!r})
-assert [one.name for one in pulled.snapshots] == ["step-20", "step-30"], pulled.snapshots
-assert OpponentPool.from_hub("someone/player").problems() == []
-try:
-    OpponentPool.from_hub("someone/other")
-except Exception as error:
-    print(type(error).__name__)
-"""
-        made.save()
-        with HubServer() as hub:
-            done = forks.run([sys.executable, "-c", code], env=hub.environment(tmp_path))
-            files = set(hub.repos["someone/player"])
-
-        assert done.returncode == 0, done.stderr
-        assert files == {
-            f"opponents/{INDEX}",
-            "opponents/step-20/model.safetensors",
-            "opponents/step-30/model.safetensors",
-        }
-        pulled = OpponentPool(tmp_path / "pulled" / "opponents")
-        assert pulled.state_dict() == made.state_dict()
-        assert pulled.ratings.win_rate(POLICY, "step-20").games == 1
+        assert "could not be deleted and takes up disk space" in caplog.text

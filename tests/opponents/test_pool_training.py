@@ -1,4 +1,4 @@
-"""Training against earlier selves: what is met, what is trained, what is kept, and what a resume finds."""
+"""Training against snapshots: opponents, rows, the pool, and resuming."""
 
 import logging
 import shutil
@@ -12,7 +12,7 @@ from trl_spiral.opponents.pool import INDEX
 from trl_spiral.types import BASE, POLICY
 
 
-# Four steps a cycle: snapshots after every other step, so that a pool changes within a cycle, and saves in between.
+# A generation cycle has four steps. Snapshots every other step change the pool within a cycle, and saves fall between.
 RUN = dict(
     per_device_train_batch_size=32,
     max_steps=12,
@@ -43,13 +43,13 @@ def trained(request, model_dir, tmp_path_factory):
 
 
 class TestTraining:
-    def test_meets_everybody_that_it_was_told_to(self, trained):
+    def test_meets_all_configured_opponents(self, trained):
         _, trainer = trained
         met = {name for _, episodes, _ in trainer.batches for episode in episodes for name in episode.players}
 
         assert met >= {POLICY, BASE, "random", "step-2", "step-4", "step-6", "step-8"}
 
-    def test_trains_on_the_policys_own_turns_only(self, trained):
+    def test_trains_only_on_turns_of_the_policy(self, trained):
         _, trainer = trained
         by_others = [
             turn
@@ -73,7 +73,7 @@ class TestTraining:
             for row in rows:
                 assert (tuple(row.prompt_ids), tuple(row.completion_ids), tuple(row.logprobs)) in own
 
-    def test_keeps_the_newest_and_says_what_they_take(self, trained):
+    def test_keeps_the_newest_snapshots_and_logs_their_size(self, trained):
         adapter, trainer = trained
         entry = next(entry for entry in reversed(trainer.state.log_history) if "pool/size" in entry)
 
@@ -89,7 +89,7 @@ class TestTraining:
         assert any("weight_switches" in name for name in entry)
         assert f"pool/rating/{POLICY}" in entry
 
-    def test_baselines_are_kept_for_each_class_of_opponent(self, trained):
+    def test_each_class_of_opponent_has_a_baseline(self, trained):
         _, trainer = trained
 
         assert {opponent for _, _, opponent in trainer.rollout.estimator.baselines} == {
@@ -99,14 +99,14 @@ class TestTraining:
             "base",
         }
 
-    def test_or_for_all_of_them_together(self, model_dir, tmp_path):
+    def test_or_all_classes_share_one_baseline(self, model_dir, tmp_path):
         trainer = train(model_dir, tmp_path, max_steps=4, save_strategy="no", baseline_per_opponent=False)
         shares = {name for entry in trainer.state.log_history for name in entry if name.startswith("pool/share/")}
 
         assert {opponent for _, _, opponent in trainer.rollout.estimator.baselines} == {"self"}
         assert {"pool/share/self", "pool/share/base"} <= shares
 
-    def test_a_snapshot_is_the_policy_as_it_was(self, trained):
+    def test_a_snapshot_equals_the_policy_at_that_step(self, trained):
         adapter, trainer = trained
         from safetensors.torch import load_file
 
@@ -119,13 +119,13 @@ class TestTraining:
         assert all(torch.equal(newest[key], checkpoint[key]) for key in checkpoint)
         assert not all(torch.equal(older[key], checkpoint[key]) for key in checkpoint)
 
-    def test_the_picture_of_who_beats_whom_is_drawn(self, trained):
+    def test_draws_the_win_rates(self, trained):
         pytest.importorskip("matplotlib")
         _, trainer = trained
 
         assert (trainer.pool.folder / "win_rates.png").read_bytes().startswith(b"\x89PNG")
 
-    def test_resumes_as_if_nothing_had_happened(self, trained, model_dir, tmp_path):
+    def test_a_resumed_run_has_the_same_history(self, trained, model_dir, tmp_path):
         adapter, trainer = trained
         shutil.copytree(trainer.args.output_dir, tmp_path / "out")
         for later in ("checkpoint-9", "checkpoint-12"):
@@ -139,13 +139,13 @@ class TestTraining:
 
 
 class TestFolder:
-    def test_a_new_run_does_not_mix_with_an_old_ones_pool(self, trained, model_dir):
+    def test_a_new_run_refuses_the_pool_of_an_earlier_run(self, trained, model_dir):
         adapter, trainer = trained
 
-        with pytest.raises(ValueError, match="holds snapshots of an earlier run. Go on with that one by"):
+        with pytest.raises(ValueError, match="contains snapshots of an earlier run. Continue that run with"):
             train(model_dir, trainer.args.output_dir, adapter=adapter)
 
-    def test_a_run_that_was_cut_off_before_its_first_checkpoint_starts_anew(self, model_dir, tmp_path):
+    def test_a_run_without_a_checkpoint_starts_anew(self, model_dir, tmp_path):
         first = train(model_dir, tmp_path, adapter=False, max_steps=4, save_strategy="no")
         second = train(model_dir, tmp_path, adapter=False, max_steps=4, save_strategy="no")
 
@@ -153,24 +153,26 @@ class TestFolder:
         assert second.pool.run != first.pool.run
         assert [snapshot.name for snapshot in OpponentPool(second.pool.folder).snapshots] == ["step-2", "step-4"]
 
-    def test_a_pool_of_another_run_is_left_alone(self, trained, model_dir, tmp_path):
+    def test_a_resume_refuses_the_pool_of_another_run(self, trained, model_dir, tmp_path):
         adapter, trainer = trained
         train(model_dir, tmp_path / "out", adapter=adapter, max_steps=3, opponents="self", matchmaking="uniform")
         shutil.copytree(trainer.pool.folder, tmp_path / "out" / "opponents")
 
-        with pytest.raises(ValueError, match="holds snapshots of an earlier run"):
+        with pytest.raises(ValueError, match="contains snapshots of an earlier run"):
             train(model_dir, tmp_path / "out", adapter=adapter, max_steps=6, resume=True)
         assert OpponentPool(tmp_path / "out" / "opponents").problems() == []
         assert len(OpponentPool(tmp_path / "out" / "opponents")) == 3
 
-    def test_a_damaged_snapshot_is_left_out_where_that_is_asked_for(self, trained, model_dir, tmp_path, caplog):
+    def test_pool_repair_leaves_out_a_damaged_snapshot(self, trained, model_dir, tmp_path, caplog):
         adapter, trainer = trained
         shutil.copytree(trainer.args.output_dir, tmp_path / "out")
         name = "adapter_model.safetensors" if adapter else "model.safetensors"
         weights = tmp_path / "out" / "checkpoint-12" / "opponents" / "step-10" / name
         weights.write_bytes(weights.read_bytes()[:-1])
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
-            resumed = train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_repair=True)
+            resumed = train(
+                model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=13, pool_kwargs={"repair": True}
+            )
 
         assert any("Going on without step-10" in message for message in caplog.messages)
         assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-8", "step-12"]
@@ -181,7 +183,7 @@ class TestFolder:
         shutil.copytree(trainer.args.output_dir, tmp_path / "out")
         moved = tmp_path / "out" / "best" if how == "renamed" else tmp_path / "elsewhere"
         (shutil.move if how == "renamed" else shutil.copytree)(tmp_path / "out" / "checkpoint-6", moved)
-        # The run goes on, evicts the snapshots of that checkpoint, and is thrown away.
+        # The run goes on, evicts the snapshots of that checkpoint, and its pool is deleted.
         train(model_dir, tmp_path / "out", adapter=adapter, resume=True, max_steps=14, save_total_limit=1)
         shutil.rmtree(tmp_path / "out" / "opponents")
         resumed = train(model_dir, tmp_path / "new", adapter=adapter, resume=str(moved))
@@ -190,7 +192,7 @@ class TestFolder:
         assert resumed.pool.state_dict() == trainer.pool.state_dict()
         assert resumed.pool.problems() == []
 
-    def test_a_cut_index_is_rebuilt(self, trained, model_dir, tmp_path):
+    def test_a_truncated_index_is_restored(self, trained, model_dir, tmp_path):
         adapter, trainer = trained
         shutil.copytree(trainer.args.output_dir, tmp_path / "out")
         for later in ("checkpoint-9", "checkpoint-12"):
@@ -202,7 +204,7 @@ class TestFolder:
         assert resumed.pool.state_dict() == trainer.pool.state_dict()
         assert OpponentPool(index.parent).problems() == []
 
-    def test_a_checkpoint_without_opponents_begins_with_an_empty_pool(self, model_dir, tmp_path, caplog):
+    def test_a_checkpoint_without_a_pool_resumes_with_an_empty_one(self, model_dir, tmp_path, caplog):
         train(model_dir, tmp_path, max_steps=3, opponents="self", matchmaking="uniform")
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             resumed = train(model_dir, tmp_path, max_steps=6, resume=True)
@@ -215,7 +217,7 @@ class TestFolder:
         trainer = train(model_dir, tmp_path, max_steps=16, save_steps=4, save_total_limit=2)
         weights = list(tmp_path.rglob("opponents/*/adapter_model.safetensors"))
 
-        # Checkpoints 12 and 16 are kept, and each holds three; the pool's own are those of the latter.
+        # Checkpoints 12 and 16 are kept with three snapshots each. The pool has the same files as the latter.
         assert [snapshot.name for snapshot in trainer.pool.snapshots] == ["step-12", "step-14", "step-16"]
         assert len(weights) == 9
         assert {path.parent.name for path in weights} == {f"step-{step}" for step in (8, 10, 12, 14, 16)}
@@ -223,41 +225,43 @@ class TestFolder:
 
 
 class TestRatingGames:
-    def test_every_snapshot_meets_every_other_in_both_seats(self, model_dir, tmp_path):
-        trainer = train(model_dir, tmp_path, max_steps=6, pool_rating_games=4)
+    def test_each_snapshot_plays_each_other_in_both_seats(self, model_dir, tmp_path):
+        trainer = train(model_dir, tmp_path, max_steps=6, pool_kwargs={"rating_games": 4})
         ratings = trainer.pool.ratings
 
-        # Four games of each of two games; the policy's own games with them come on top, elsewhere.
+        # Four episodes of each of two games. Games against the policy count separately.
         for one, other in (("step-2", "step-4"), ("step-2", "step-6"), ("step-4", "step-6")):
             assert ratings.win_rate(one, other).games == 8
 
     def test_are_the_same_after_a_resume(self, model_dir, tmp_path):
-        whole = train(model_dir, tmp_path / "whole", max_steps=6, pool_rating_games=2)
+        whole = train(model_dir, tmp_path / "whole", max_steps=6, pool_kwargs={"rating_games": 2})
         shutil.copytree(tmp_path / "whole", tmp_path / "out")
         shutil.rmtree(tmp_path / "out" / "checkpoint-6")
-        resumed = train(model_dir, tmp_path / "out", max_steps=6, pool_rating_games=2, resume=True)
+        resumed = train(model_dir, tmp_path / "out", max_steps=6, pool_kwargs={"rating_games": 2}, resume=True)
 
         assert resumed.pool.state_dict() == whole.pool.state_dict()
         assert history(resumed) == history(whole)
 
 
-class TestPlayedFromWithoutATrainer:
-    def test_everybody_in_the_pool_answers(self, trained, model_dir):
-        from trl_spiral.engines.load import pool_players
+class TestWithoutATrainer:
+    def test_all_snapshots_of_a_pool_play(self, trained, model_dir):
+        from trl_spiral.engines.build import build_players, read_names
         from trl_spiral.evaluation.matches import play_matches
         from trl_spiral.games import get_game
         from trl_spiral.types import Sampling
 
         _, trainer = trained
         pool = OpponentPool(trainer.pool.folder)
-        players, engine = pool_players(pool, model_dir, Sampling(max_new_tokens=8))
-        episodes = play_matches(get_game("TicTacToe-v0"), players[0], players[-1], 0, 6, engine)
+        names = read_names([str(pool.folder)])
+        built = build_players(names, [], Sampling(max_new_tokens=8), tokenizer=model_dir)
+        players, engine = built.players, built.engine()
+        episodes = play_matches(get_game("TicTacToe-v0"), players["step-8"], players["step-12"], 0, 6, engine)
 
         assert (pool.folder / INDEX).exists()
-        assert [player.name for player in players] == ["step-8", "step-10", "step-12"]
+        assert list(players) == ["step-8", "step-10", "step-12"]
         assert {episode.players for episode in episodes} == {("step-8", "step-12")}
         assert all(
-            turn.policy == name
+            turn.policy == f"{pool.folder}#{name}"
             for e in episodes
             for name, seat in zip(e.players, e.trajectories, strict=True)
             for turn in seat.turns

@@ -1,4 +1,4 @@
-"""Ratings that mean what they say, and pairwise results that every rank counts alike."""
+"""Ratings, their intervals, and pairwise results, equal on all ranks."""
 
 import json
 import math
@@ -14,12 +14,12 @@ def won(winner, loser, games, counter=0):
 
 
 def chance(lead):
-    """What a lead in points means, as in chess: 400 points are odds of ten to one."""
+    """Return the win probability for a lead in Elo points: 400 points are odds of ten to one."""
     return 1.0 / (1.0 + 10.0 ** (-lead / 400.0))
 
 
 def duel(rng, name, rival, lead, counter=0):
-    """One game of `name`, which is better by `lead` points."""
+    """Play a game of `name`, which is better by `lead` points."""
     return Played((name, rival), (1.0, -1.0) if rng.random() < chance(lead) else (-1.0, 1.0), counter)
 
 
@@ -35,7 +35,7 @@ def random_batch(rng, names, games, seats=2):
 
 
 class TestRating:
-    def test_a_newcomer_is_unknown(self):
+    def test_a_new_player_has_the_prior(self):
         rating = Ratings().rating("step-40")
 
         assert (rating.mu, rating.sigma) == (START, SPREAD)
@@ -43,7 +43,7 @@ class TestRating:
         assert rating.low == pytest.approx(1018.5, abs=0.1)
         assert rating.high == pytest.approx(1981.5, abs=0.1)
 
-    def test_three_wins_to_one_become_the_lead_that_means_three_to_one(self):
+    def test_odds_of_three_to_one_give_the_lead_of_that_scale(self):
         ratings = Ratings()
         for counter in range(1000):
             ratings.update([*won("a", "b", 3, 4 * counter), *won("b", "a", 1, 4 * counter + 3)])
@@ -51,14 +51,14 @@ class TestRating:
         # 400 x log10(3) points, by the definition of the scale.
         assert ratings.rating("a").mu - ratings.rating("b").mu == pytest.approx(190.85, abs=5.0)
 
-    def test_draws_alone_leave_two_players_level(self):
+    def test_draws_make_two_players_equal(self):
         ratings = Ratings()
         ratings.update([*won("a", "b", 5), *(Played(("a", "b"), (0.0, 0.0), 5 + number) for number in range(500))])
 
         assert abs(ratings.rating("a").mu - ratings.rating("b").mu) < 15.0
 
     @pytest.mark.parametrize("star", [True, False], ids=["one against all", "all against all"])
-    def test_intervals_hold_the_truth_as_often_as_they_claim(self, star):
+    def test_intervals_have_their_nominal_coverage(self, star):
         runs, inside = 300, 0
         for run in range(runs):
             rng = random.Random(run)
@@ -74,16 +74,16 @@ class TestRating:
             error = one.mu - other.mu - (strength[0] - strength[5])
             inside += abs(error) < 1.96 * math.hypot(one.sigma, other.sigma)
 
-        # Three standard deviations of a count with chance 0.95.
+        # Three standard deviations of a count with probability 0.95.
         assert abs(inside / runs - 0.95) < 3.0 * math.sqrt(0.95 * 0.05 / runs)
 
-    def test_three_seats_are_rated_in_the_order_of_their_strength(self):
+    def test_ratings_of_three_seats_match_their_strengths(self):
         rng = random.Random(0)
         strength = {"strong": 200.0, "middle": 0.0, "weak": -200.0}
         games = []
         for counter in range(3000):
             seats = rng.sample(sorted(strength), 3)
-            # Who performs best wins; Gumbel noise of this scale makes every pair's odds those of the scale of chess.
+            # The highest mark wins. Gumbel noise of this scale gives each pair the odds of Elo points.
             marks = [strength[name] - 400.0 / math.log(10.0) * math.log(-math.log(rng.random())) for name in seats]
             games.append(Played(tuple(seats), tuple(marks), counter))
         ratings = Ratings()
@@ -93,7 +93,7 @@ class TestRating:
         assert ratings.rating("strong").mu - ratings.rating("middle").mu == pytest.approx(200.0, abs=25.0)
         assert ratings.rating("middle").mu - ratings.rating("weak").mu == pytest.approx(200.0, abs=25.0)
 
-    def test_two_seats_of_one_name_say_nothing_of_each_other(self):
+    def test_two_seats_of_one_name_are_not_compared(self):
         ratings = Ratings()
         ratings.update([Played(("policy", "policy"), (1.0, -1.0))])
 
@@ -101,17 +101,17 @@ class TestRating:
 
         ratings.update([Played(("policy", "step-40", "policy"), (1.0, 0.0, -1.0))])
 
-        # Both of the policy's seats met the snapshot: one won and one lost.
+        # Both seats of the policy played the snapshot: one won and one lost.
         assert (ratings.games, ratings.win_rate("policy", "step-40").rate) == (2, 0.5)
 
-    def test_size_of_a_win_does_not_count(self):
+    def test_only_the_order_of_returns_counts(self):
         chips, points = Ratings(), Ratings()
         chips.update([Played(("a", "b"), (37.0, -37.0))])
         points.update([Played(("a", "b"), (1.0, -1.0))])
 
         assert chips.state_dict() == points.state_dict()
 
-    def test_a_rating_does_not_depend_on_what_players_are_called(self):
+    def test_ratings_do_not_depend_on_names(self):
         new_name = {"a": "z", "b": "y", "c": "x"}
         games = random_batch(random.Random(0), "abc", 200, seats=3)
         before, after = Ratings(), Ratings()
@@ -122,7 +122,7 @@ class TestRating:
             assert before.rating(name) == after.rating(other)
             assert before.win_rate(name, "a") == pytest.approx(after.win_rate(other, "z"), nan_ok=True)
 
-    def test_counters_and_not_the_order_of_arrival_decide(self):
+    def test_games_are_counted_in_order_of_their_counters(self):
         games = random_batch(random.Random(0), ["policy", "step-40", "step-80"], 300)
         in_order, as_they_end = Ratings(), Ratings()
         in_order.update(games)
@@ -133,7 +133,7 @@ class TestRating:
         backwards = Ratings()
         backwards.update([Played(g.players, g.returns, -g.counter) for g in games])
 
-        # Not a test that cannot fail: the order does matter.
+        # The order does change ratings, so the test above can fail.
         assert backwards.rating("policy") != in_order.rating("policy")
 
 
@@ -146,7 +146,7 @@ class TestPolicyThatLearns:
     def lead(self, ratings):
         return ratings.rating("policy").mu - ratings.rating("step-40").mu
 
-    def test_a_jump_is_followed(self):
+    def test_its_rating_follows_a_sudden_gain(self):
         ratings, frozen = Ratings(), Ratings(drift=0.0)
         for one in (ratings, frozen):
             self.batches(one, lead=0.0, number=200, seed=0)
@@ -155,24 +155,24 @@ class TestPolicyThatLearns:
 
             assert abs(before) < 40.0
 
-        # Twenty batches of 64 games are enough with drift, and nowhere near without.
+        # 20 batches of 64 games are enough with drift, and far too few without.
         assert self.lead(ratings) > 240.0
         assert self.lead(frozen) < 120.0
 
-    def test_its_uncertainty_settles_and_a_snapshots_shrinks(self):
+    def test_its_uncertainty_converges_and_that_of_a_snapshot_shrinks(self):
         ratings = Ratings(drift=10.0)
         self.batches(ratings, lead=0.0, number=100, seed=0)
         early = ratings.rating("policy").sigma, ratings.rating("step-40").sigma
         self.batches(ratings, lead=0.0, number=400, seed=1)
         late = ratings.rating("policy").sigma, ratings.rating("step-40").sigma
 
-        # Where what a batch tells, 400 / ln 10 / sqrt(64 / 4) = 43 points, balances a drift of q = 10, the variance
-        # before the next drift is close to -q^2 / 2 + sqrt(q^4 / 4 + q^2 r^2): 19.6 points.
+        # A batch measures with a deviation of r = 400 / ln 10 / sqrt(64 / 4) = 43 points. Together with a drift of q =
+        # 10 the variance before the next drift is close to -q^2 / 2 + sqrt(q^4 / 4 + q^2 r^2): 19.6 points.
         assert late[0] == pytest.approx(19.6, abs=1.0)
         assert early[0] == pytest.approx(late[0], abs=1.0)
         assert late[1] < 0.6 * early[1] < 0.6 * early[0]
 
-    def test_it_is_never_known_less_well_than_a_newcomer(self):
+    def test_its_uncertainty_never_exceeds_the_prior(self):
         ratings = Ratings(drift=100.0)
         self.batches(ratings, lead=0.0, number=1, seed=0)
         for _ in range(50):
@@ -180,19 +180,19 @@ class TestPolicyThatLearns:
 
         assert ratings.rating("policy").sigma == SPREAD
 
-    def test_its_recent_results_fade_and_a_snapshots_do_not(self):
+    def test_its_results_decay_and_those_of_snapshots_do_not(self):
         ratings = Ratings(decay=0.5)
         ratings.update([*won("policy", "step-40", 8), *won("step-80", "step-40", 8)])
         ratings.update(won("step-40", "policy", 4))
 
-        # 8 x 0.5 games won of 8 x 0.5 + 4; one of two imagined games comes on top.
+        # 8 x 0.5 wins of 8 x 0.5 + 4 games, plus the prior: one win of two games.
         assert ratings.recent_win_rate("policy", "step-40") == pytest.approx((4 + 1) / (8 + 2))
         assert ratings.recent_win_rate("step-40", "policy") == pytest.approx((4 + 1) / (8 + 2))
         assert ratings.recent_win_rate("policy", "step-40", prior=0.0) == pytest.approx(0.5)
         assert ratings.recent_win_rate("step-80", "step-40") == pytest.approx((8 + 1) / (8 + 2))
         assert ratings.win_rate("policy", "step-40").rate == pytest.approx(8 / 12)
 
-    def test_games_among_others_leave_it_as_it_is(self):
+    def test_games_of_other_players_do_not_change_it(self):
         ratings = Ratings(decay=0.5)
         ratings.update(won("policy", "step-40", 8))
         before = ratings.rating("policy"), ratings.recent_win_rate("policy", "step-40")
@@ -201,10 +201,10 @@ class TestPolicyThatLearns:
         assert (ratings.rating("policy"), ratings.recent_win_rate("policy", "step-40")) == before
         assert ratings.win_rate("step-80", "step-40").games == 8
 
-    def test_whoever_never_met_is_taken_for_equal(self):
+    def test_players_that_never_met_are_equal(self):
         assert Ratings().recent_win_rate("policy", "step-40") == 0.5
 
-    def test_a_snapshot_starts_as_the_policy_it_was_taken_from(self):
+    def test_a_snapshot_starts_with_the_rating_of_the_policy(self):
         ratings = Ratings()
         ratings.update(won("policy", "base", 30))
         ratings.inherit("step-40", "policy")
@@ -217,7 +217,7 @@ class TestPolicyThatLearns:
 
         assert ratings.rating("step-40") == inherited
 
-    def test_a_snapshot_taken_again_under_its_name_starts_afresh(self):
+    def test_a_snapshot_taken_again_starts_without_results(self):
         ratings = Ratings()
         ratings.update(won("step-40", "policy", 30))
         ratings.inherit("step-40", "policy")
@@ -225,11 +225,11 @@ class TestPolicyThatLearns:
         assert ratings.win_rate("step-40", "policy").games == 0
         assert ratings.rating("step-40") == ratings.rating("policy")
 
-    def test_a_forgotten_snapshot_leaves_only_its_share_of_the_total(self):
+    def test_remove_deletes_a_player_but_not_its_games_in_the_total(self):
         ratings = Ratings()
         ratings.update([*won("policy", "step-40", 5), *won("policy", "step-80", 3)])
         policy = ratings.rating("policy")
-        ratings.forget("step-40")
+        ratings.remove("step-40")
 
         assert ratings.names == ("policy", "step-80")
         assert ratings.win_rate("policy", "step-40").games == 0
@@ -244,7 +244,7 @@ class TestWinRate:
         ratings = Ratings()
         ratings.update([*won("a", "b", 13), *won("b", "a", 3), *[Played(("b", "a"), (0.0, 0.0))] * 4])
 
-        # Wilson's interval for 15 of 20: the textbook's (0.531, 0.888).
+        # Wilson's interval for 15 of 20 is (0.531, 0.888).
         rate = ratings.win_rate("a", "b")
         assert (rate.rate, rate.games) == (0.75, 20)
         assert (rate.low, rate.high) == (pytest.approx(0.5313, abs=1e-4), pytest.approx(0.8881, abs=1e-4))
@@ -253,13 +253,13 @@ class TestWinRate:
         assert (other.rate, other.games) == (0.25, 20)
         assert (other.low, other.high) == (pytest.approx(1 - rate.high), pytest.approx(1 - rate.low))
 
-    def test_nothing_is_known_of_those_who_never_met(self):
+    def test_is_unknown_for_players_that_never_met(self):
         rate = Ratings().win_rate("a", "b")
 
         assert math.isnan(rate.rate)
         assert (rate.games, rate.low, rate.high) == (0, 0.0, 1.0)
 
-    def test_the_matrix_holds_every_pair_from_both_sides(self):
+    def test_the_matrix_contains_each_pair_from_both_sides(self):
         ratings = Ratings()
         ratings.update([*won("a", "b", 3), *won("b", "a", 1), *won("b", "c", 2)])
         matrix = ratings.matrix(["c", "a", "b"])
@@ -270,7 +270,7 @@ class TestWinRate:
         assert matrix.rates[2] == (1.0, 0.25, pytest.approx(math.nan, nan_ok=True))
         assert math.isnan(matrix.rates[0][1])
 
-    def test_a_pair_whose_games_have_faded_counts_as_one_that_never_met(self):
+    def test_the_matrix_leaves_out_pairs_whose_games_have_decayed(self):
         ratings = Ratings(decay=0.5)
         ratings.update(won("policy", "step-40", 4))
         for _ in range(4):
@@ -283,7 +283,7 @@ class TestWinRate:
 
 
 class TestMetrics:
-    def test_name_the_rivals_met_most_of_late(self):
+    def test_name_the_rivals_with_the_most_recent_games(self):
         ratings = Ratings()
         ratings.update([game for number in range(30) for game in won("policy", f"step-{number}", number + 1)])
         metrics = ratings.metrics(limit=2)
@@ -297,7 +297,7 @@ class TestMetrics:
         assert metrics["games/step-29"] == 30
         assert metrics["win_rate/step-29"] == pytest.approx(31 / 32)
 
-    def test_tell_of_circles_only_where_there_could_be_one(self):
+    def test_contain_cycles_only_if_players_met_in_a_loop(self):
         ratings = Ratings()
         ratings.update([*won("policy", "step-40", 30), *won("policy", "step-80", 30)])
 
@@ -313,7 +313,7 @@ class TestMetrics:
 
 
 class TestState:
-    def test_goes_through_json_and_on_as_if_nothing_had_been(self):
+    def test_survives_json_exactly(self):
         rng = random.Random(0)
         names = ["policy", "step-40", "base"]
         ratings = Ratings()
@@ -334,7 +334,7 @@ class TestState:
         assert resumed.state_dict() == ratings.state_dict()
         assert resumed.metrics() == ratings.metrics()
 
-    def test_a_copy_shares_nothing(self):
+    def test_a_saved_state_does_not_change(self):
         ratings = Ratings()
         ratings.update(won("a", "b", 1))
         state = ratings.state_dict()
@@ -345,15 +345,15 @@ class TestState:
 
 
 class TestWrongInput:
-    def test_a_return_per_seat(self):
+    def test_refuses_a_game_with_more_returns_than_players(self):
         with pytest.raises(ValueError, match="Game 7 has 2 players and 3 returns"):
             Played(("a", "b"), (1.0, 0.0, -1.0), counter=7)
 
     @pytest.mark.parametrize("decay", [0.0, 1.1])
-    def test_decay_is_a_share(self, decay):
+    def test_refuses_a_decay_out_of_range(self, decay):
         with pytest.raises(ValueError, match=r"`decay` .* must be in \(0, 1\]"):
             Ratings(decay=decay)
 
-    def test_drift_is_not_negative(self):
+    def test_refuses_a_negative_drift(self):
         with pytest.raises(ValueError, match="`drift` .* must not be negative"):
             Ratings(drift=-1.0)

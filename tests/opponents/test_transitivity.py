@@ -1,4 +1,4 @@
-"""What is cyclic in a table of win rates, against numbers that can be had on paper."""
+"""The cyclic part of a table of win rates, compared with values derived by hand."""
 
 import math
 import random
@@ -8,7 +8,7 @@ import pytest
 from trl_spiral.opponents.transitivity import Matrix, cycles, decompose
 
 
-MANY = 1e9  # games, so that neither chance nor the half game that keeps log-odds finite can be seen
+MANY = 1e9  # games, so that neither chance nor the half game that keeps log-odds finite has a visible effect
 
 
 def logistic(log_odds):
@@ -16,7 +16,7 @@ def logistic(log_odds):
 
 
 def table(log_odds, games=MANY, names=None):
-    """A matrix from log-odds by (row, column); `games` is one number or one by (row, column)."""
+    """Return a matrix from log-odds by (row, column). `games` is one number, or one by (row, column)."""
     size = 1 + max(j for _, j in log_odds)
     rates = [[math.nan] * size for _ in range(size)]
     counts = [[0.0] * size for _ in range(size)]
@@ -27,7 +27,7 @@ def table(log_odds, games=MANY, names=None):
 
 
 def sampled(log_odds, games, rng):
-    """The same, as `games` games between each two would show it."""
+    """Return such a matrix, estimated from `games` random games of each pair."""
     exact = table(log_odds, games)
     size = range(len(exact.names))
     rates = [[math.nan] * len(size) for _ in size]
@@ -45,7 +45,7 @@ ROCK_PAPER_SCISSORS = {(0, 1): 2.0, (1, 2): 2.0, (0, 2): -2.0}
 
 
 class TestDecompose:
-    def test_rock_paper_scissors_is_all_circle(self):
+    def test_rock_paper_scissors_is_fully_cyclic(self):
         parts = decompose(table(ROCK_PAPER_SCISSORS))
 
         assert parts.cyclic_share == pytest.approx(1.0)
@@ -53,7 +53,7 @@ class TestDecompose:
         assert list(parts.ladder.values()) == pytest.approx([0.0, 0.0, 0.0], abs=1e-6)
         assert (parts.pairs, parts.loops) == (3, 1)
 
-    def test_a_ladder_is_no_circle_and_is_found(self):
+    def test_a_ladder_is_recovered_without_a_cyclic_part(self):
         strength = [1.5, 0.7, 0.0, -0.4, -1.8]  # mean zero
         parts = decompose(table(ladder(strength)))
 
@@ -62,16 +62,16 @@ class TestDecompose:
         assert list(parts.ladder.values()) == pytest.approx(strength, abs=1e-6)
         assert (parts.pairs, parts.loops) == (10, 6)
 
-    def test_three_equal_steps_upwards_hide_a_ninth_of_circle(self):
-        # a beats b, b beats c and a beats c, all by as much: on a ladder the last would be twice as much. Around the
-        # circle the log-odds sum to 2 + 2 - 2 = 2, hence 2^2 / 3 of 3 x 2^2 in squares.
+    def test_three_equal_steps_upwards_are_cyclic_by_a_ninth(self):
+        # a beats b, b beats c and a beats c, all with log-odds 2. On a ladder the last would be 4. Around the cycle
+        # the log-odds sum to 2 + 2 - 2 = 2, so the cyclic part is 2^2 / 3 of 3 x 2^2.
         parts = decompose(table({(0, 1): 2.0, (1, 2): 2.0, (0, 2): 2.0}))
 
         assert parts.cyclic_share == pytest.approx(1 / 9, rel=1e-6)
 
-    def test_a_mix_is_split_as_currents_in_a_circuit_are(self):
-        # One loop of three pairs: what is cyclic in it is (sum around it)^2 / (sum of 1 / weight), as with a voltage
-        # around three resistors. A pair weighs games x p (1 - p).
+    def test_a_mixture_is_split_like_currents_in_a_circuit(self):
+        # In one loop of three pairs the cyclic part is (sum around the loop)^2 / (sum of 1 / weight), like the power
+        # of a voltage in three resistors. The weight of a pair is games x p (1 - p).
         log_odds = {(0, 1): 1.0, (1, 2): 0.3, (0, 2): -0.5}
         games = {(0, 1): 3e8, (1, 2): 1e8, (0, 2): 7e8}
         weights = {pair: games[pair] * logistic(v) * logistic(-v) for pair, v in log_odds.items()}
@@ -83,7 +83,7 @@ class TestDecompose:
         assert parts.total == pytest.approx(total, rel=1e-6)
         assert parts.cyclic_share == pytest.approx(cyclic / total, rel=1e-6)
 
-    def test_what_is_left_can_be_had_by_no_other_ladder(self):
+    def test_no_other_ladder_leaves_a_smaller_rest(self):
         rng = random.Random(0)
         log_odds = {(i, j): rng.gauss(0, 1) for j in range(7) for i in range(j) if rng.random() < 0.7}
         matrix = table(log_odds)
@@ -102,7 +102,7 @@ class TestDecompose:
                 moved = [height + step * (place == player) for place, height in enumerate(best)]
                 assert rest(moved) > rest(best)
 
-    def test_the_order_of_the_names_changes_nothing(self):
+    def test_does_not_depend_on_the_order_of_names(self):
         rng = random.Random(0)
         log_odds = {(i, j): rng.gauss(0, 1) for j in range(6) for i in range(j)}
         there = decompose(table(log_odds))
@@ -111,13 +111,13 @@ class TestDecompose:
         assert back.raw_share == pytest.approx(there.raw_share)
         assert back.ladder == {name: pytest.approx(height) for name, height in there.ladder.items()}
 
-    def test_two_groups_that_never_met_are_split_each_for_itself(self):
+    def test_groups_that_never_met_are_decomposed_separately(self):
         parts = decompose(table({**ROCK_PAPER_SCISSORS, (3, 4): 1.0}))
 
         assert (parts.pairs, parts.loops) == (4, 1)
         assert list(parts.ladder.values()) == pytest.approx([0.0, 0.0, 0.0, 0.5, -0.5], abs=1e-6)
 
-    def test_a_policy_that_alone_meets_everybody_shows_no_circle(self):
+    def test_games_against_one_player_form_no_loop(self):
         parts = decompose(table({(0, 1): 2.0, (0, 2): -2.0, (0, 3): 1.0}))
 
         assert parts.loops == 0
@@ -129,19 +129,19 @@ class TestDecompose:
         assert decompose(table(ROCK_PAPER_SCISSORS, games)).pairs == 2
         assert decompose(table(ROCK_PAPER_SCISSORS, games), min_games=15.0).pairs == 3
 
-    def test_equals_are_seldom_said_to_be_a_circle(self):
+    def test_equal_players_rarely_have_a_cyclic_share(self):
         shares = []
         for seed in range(100):
             parts = decompose(sampled(ladder([0.0] * 8), 30, random.Random(seed)))
             shares.append((parts.raw_share, parts.cyclic_share))
 
-        # Chance alone looks like 21 loops / 28 pairs of circle; told from chance by two standard deviations, it should
-        # be about one table in forty.
+        # By chance alone, the raw share is 21 loops / 28 pairs. The threshold of two standard deviations should pass
+        # in about one table of 40.
         assert sum(raw for raw, _ in shares) / 100 == pytest.approx(21 / 28, abs=0.03)
         assert sum(not math.isnan(share) for _, share in shares) <= 7
 
     @pytest.mark.parametrize("turn", [0.0, 0.7])
-    def test_few_games_do_not_look_more_cyclic_than_many(self, turn):
+    def test_the_share_is_not_biased_by_few_games(self, turn):
         log_odds = {
             (i, j): value + turn * (0, 1, -1)[(j - i) % 3]
             for (i, j), value in ladder([0.3 * number for number in range(8)]).items()
@@ -151,7 +151,7 @@ class TestDecompose:
         raw = sum(parts.raw_share for parts in found) / 60
         share = sum(parts.cyclic_share for parts in found) / 60
 
-        # 40 games each: the plain share is off by more than 0.04, the corrected one by less than 0.02.
+        # With 40 games each, the raw share is biased by more than 0.04, the corrected one by less than 0.02.
         assert raw > truth + 0.04
         assert share == pytest.approx(truth, abs=0.02)
 
@@ -160,7 +160,7 @@ class TestCycles:
     def test_rock_paper_scissors_is_one(self):
         assert cycles(table(ROCK_PAPER_SCISSORS, games=100)) == [("a", "b", "c")]
 
-    def test_each_is_told_once_and_from_whoever_comes_first(self):
+    def test_each_is_listed_once_starting_with_the_first_player(self):
         backwards = {pair: -value for pair, value in ROCK_PAPER_SCISSORS.items()}
 
         assert cycles(table(backwards, games=100)) == [("a", "c", "b")]
@@ -168,14 +168,14 @@ class TestCycles:
     def test_a_ladder_has_none(self):
         assert cycles(table(ladder([2.0, 1.0, 0.0, -1.0]), games=1000)) == []
 
-    def test_counts_every_triple_of_a_larger_circle(self):
-        # Five players, each of whom beats the next two: 5 of the 10 triples are circles, the most that five can have.
+    def test_lists_every_triple_of_a_larger_cycle(self):
+        # Each of five players beats the next two: 5 of the 10 triples are cycles, the maximum for five players.
         log_odds = {(i, j): 2.0 if j - i <= 2 else -2.0 for j in range(5) for i in range(j)}
 
         assert len(cycles(table(log_odds, games=100))) == 5
 
-    def test_needs_every_win_rate_to_be_beyond_chance(self):
-        # 3 pairs: beyond 2.39 standard deviations, 1 / (2 sqrt(n)) each. At 64 % that takes 73 games.
+    def test_needs_three_significant_win_rates(self):
+        # With 3 pairs the threshold is 2.39 standard deviations of 1 / (2 sqrt(n)). At 64 % that takes 73 games.
         slight = {
             pair: math.log(0.64 / 0.36) * (1 if value > 0 else -1) for pair, value in ROCK_PAPER_SCISSORS.items()
         }
@@ -183,10 +183,10 @@ class TestCycles:
         assert cycles(table(slight, games=72)) == []
         assert len(cycles(table(slight, games=74))) == 1
 
-    def test_among_equals_one_is_found_in_fewer_than_one_table_in_twenty(self):
+    def test_equal_players_have_one_in_fewer_than_5_percent_of_tables(self):
         found = [cycles(sampled(ladder([0.0] * 8), 50, random.Random(seed))) for seed in range(100)]
 
         assert sum(map(bool, found)) <= 5
 
-    def test_nobody_has_played(self):
+    def test_there_are_none_without_games(self):
         assert cycles(table(ROCK_PAPER_SCISSORS, games=0.0)) == []

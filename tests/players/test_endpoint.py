@@ -15,7 +15,7 @@ from trl_spiral.types import Ending, Reply, Sampling
 
 
 def first_free(body):
-    """A legal reply, read from the last message."""
+    """Return a reply with the first legal move of the last message."""
     moves = re.findall(r"'(\[\d\])'", body["messages"][-1]["content"].split("Available Moves")[1])
     return f"Let me see. \\boxed{{{moves[0]}}}"
 
@@ -38,27 +38,27 @@ def episodes(engine, count=12):
 
 
 class TestEndpointPlayer:
-    def test_asks_just_what_a_policy_is_asked(self, observation, tokenizer):
+    def test_gets_the_same_prompt_as_a_policy(self, observation, tokenizer):
         request = EndpointPlayer("rival").ask(observation)
 
         rendered = tokenizer.apply_chat_template(list(request.messages), tokenize=False, add_generation_prompt=True)
         assert rendered == tokenizer.decode(PromptRenderer(tokenizer).prompt(observation))
         assert (request.prompt_ids, request.policy, request.seed) == ((), "rival", observation.seed)
 
-    def test_reads_the_move_and_names_no_policy(self, observation):
+    def test_turns_contain_the_move_and_no_policy(self, observation):
         player = EndpointPlayer("rival")
         turn = player.answer(observation, player.ask(observation), Reply((), (), text="So \\boxed{[4]}"))
 
         assert (turn.action, turn.text, turn.policy) == ("[4]", "So \\boxed{[4]}", None)
 
     @pytest.mark.parametrize(("reason", "truncated", "lost"), [("length", True, False), ("lost", False, True)])
-    def test_a_truncated_or_lost_reply_holds_no_move(self, observation, reason, truncated, lost):
+    def test_a_truncated_or_lost_reply_has_no_move(self, observation, reason, truncated, lost):
         player = EndpointPlayer("rival")
         turn = player.answer(observation, player.ask(observation), Reply((), (), reason, text="\\boxed{[4]}"))
 
         assert (turn.action, turn.truncated, turn.lost) == (None, truncated, lost)
 
-    def test_plays_whole_games_and_is_never_trained_on(self, server):
+    def test_plays_whole_games_without_learning_seats(self, server):
         with EndpointEngine(server.url, "rival", api_key_env=None) as engine:
             played = episodes(engine)
 
@@ -66,7 +66,7 @@ class TestEndpointPlayer:
         assert all(episode.players == ("rival", "random") for episode in played)
         assert {learning_seats(episode) for episode in played} == {()}
 
-    def test_a_game_whose_player_is_gone_has_no_result(self, server, caplog):
+    def test_a_game_ends_without_result_if_the_endpoint_is_gone(self, server, caplog):
         server.kill()
         with EndpointEngine(server.url, "rival", api_key_env=None, max_retries=0) as engine:
             played = episodes(engine)
@@ -77,7 +77,7 @@ class TestEndpointPlayer:
 
 @pytest.mark.vllm
 class TestAgainstAVLLMServer:
-    def test_plays_with_the_key_and_counts_what_the_server_counts(self, vllm_model_dir, monkeypatch):
+    def test_uses_the_key_and_counts_requests_and_tokens(self, vllm_model_dir, monkeypatch):
         from tests.helpers.vllm_server import vllm_server
 
         key = "sk-of-a-real-server"
@@ -87,17 +87,17 @@ class TestAgainstAVLLMServer:
                 played = episodes(engine, count=30)
                 metrics = engine.metrics()
             monkeypatch.setenv("A_KEY", "sk-of-another")
-            with EndpointEngine(f"{server.base_url}/v1", "tiny", "A_KEY") as stranger:
+            with EndpointEngine(f"{server.base_url}/v1", "tiny", "A_KEY") as refused:
                 with pytest.raises(BadAnswer, match="HTTP 401"):
-                    episodes(stranger)
+                    episodes(refused)
             monkeypatch.setenv("A_KEY", key)
-            with EndpointEngine(f"{server.base_url}/v1", "unknown", "A_KEY") as stranger:
+            with EndpointEngine(f"{server.base_url}/v1", "unknown", "A_KEY") as refused:
                 with pytest.raises(BadAnswer, match="HTTP 404: The model `unknown` does not exist"):
-                    episodes(stranger)
+                    episodes(refused)
 
-        assert Ending.PLAYER_LOST in {episode.ending for episode in played}  # once the budget was spent
+        assert Ending.PLAYER_LOST in {episode.ending for episode in played}  # after the budget was spent
         assert {episode.ending for episode in played} & {Ending.FINISHED, Ending.ILLEGAL_MOVE}
         assert metrics["requests"] == 40
-        # The rules are no shorter, though this tokenizer takes a whole line for a few tokens.
+        # A prompt has at least 20 tokens, although this tokenizer makes few tokens of a line.
         assert metrics["tokens"] - metrics["new_tokens"] > 40 * 20
         assert metrics["new_tokens"] >= 40 * 2

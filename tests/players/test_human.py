@@ -17,8 +17,8 @@ from trl_spiral.types import Ending, Observation, Turn
 MOVES = Observation("Game", 1, ({"role": "user", "content": "The rules."},), legal_actions=("[0]", "[1 2]"))
 
 
-def sit_down(typed, **changes):
-    """A player who will have typed this, and the screen."""
+def make_human(typed, **changes):
+    """Return a player that types the given text, and its screen."""
     screen = io.StringIO()
     return HumanPlayer(lines=io.StringIO(typed), screen=screen, **changes), screen
 
@@ -28,14 +28,14 @@ class TestHumanPlayer:
         ("typed", "move"), [("[0]", "[0]"), ("0", "[0]"), (" 1 2 ", "[1 2]"), ("I say \\boxed{[1 2]}", "[1 2]")]
     )
     def test_reads_a_move_with_or_without_its_brackets(self, typed, move):
-        human, screen = sit_down(f"{typed}\n")
+        human, screen = make_human(f"{typed}\n")
         turn = human.ask(MOVES)
 
         assert (turn.action, turn.text, turn.policy, turn.lost) == (move, typed.strip(), None, False)
         assert screen.getvalue() == "\nGame, seat 1\nThe rules.\nLegal moves: [0] [1 2]\nYour move: "
 
-    def test_shows_only_what_is_new_since_the_last_decision(self):
-        human, screen = sit_down("0\n0\n")
+    def test_shows_only_the_update_after_the_first_decision(self):
+        human, screen = make_human("0\n0\n")
         news = Observation("Game", 0, MOVES.messages, update="The other one took [4].", legal_actions=("[0]",))
         human.ask(news)
 
@@ -47,45 +47,45 @@ class TestHumanPlayer:
         assert "The other one took [4]." in screen.getvalue()
         assert screen.getvalue().count("The rules.") == 1
 
-    def test_asks_again_and_says_what_was_wrong(self):
-        human, screen = sit_down("[7]\n\n0\n")
+    def test_asks_again_after_an_illegal_move(self):
+        human, screen = make_human("[7]\n\n0\n")
 
         assert human.ask(MOVES).action == "[0]"
-        assert "'[7]' is none of the legal moves.\nYour move: Type a move" in screen.getvalue()
+        assert "'[7]' is not a legal move.\nYour move: Type a move" in screen.getvalue()
 
-    def test_forfeits_after_so_many_tries(self):
-        human, screen = sit_down("[7]\n" * 9, max_tries=3)
+    def test_forfeits_after_the_last_try(self):
+        human, screen = make_human("[7]\n" * 9, max_tries=3)
         turn = human.ask(MOVES)
 
         assert (turn.action, turn.text, turn.lost) == (None, "[7]", False)
         assert screen.getvalue().count("Your move") == 3
 
-    def test_takes_anything_where_moves_cannot_be_listed(self):
-        human, screen = sit_down("I offer two sheep\n")
+    def test_accepts_any_text_if_moves_cannot_be_listed(self):
+        human, screen = make_human("I offer two sheep\n")
 
         assert human.ask(Observation("Talk", 0, MOVES.messages)).action == "I offer two sheep"
         assert "Legal moves" not in screen.getvalue()
 
-    def test_reads_a_program_over_several_lines(self):
-        human, screen = sit_down("print(5)\n.\n.\n```python\nif True:\n    print(5)\n```\n\\boxed{5}\n.\n0\n")
+    def test_reads_a_program_of_several_lines(self):
+        human, screen = make_human("print(5)\n.\n.\n```python\nif True:\n    print(5)\n```\n\\boxed{5}\n.\n0\n")
         asked = Observation("Code", 0, MOVES.messages, asks_program=True)
         turn = human.ask(asked)
 
         move = "```python\nif True:\n    print(5)\n```\n"
         assert (turn.action, turn.text) == (f"{move}5", f"{move}\\boxed{{5}}")
-        assert screen.getvalue().count("Your move, and a line with a dot (.) alone below it:\n") == 3
-        assert screen.getvalue().count("That holds no ```python block with a \\boxed{} below it.\n") == 1
+        assert screen.getvalue().count("Your move, then a line with a single dot (.):\n") == 3
+        assert screen.getvalue().count("A move is a ```python block with a \\boxed{} below it.\n") == 1
         assert screen.getvalue().count("Type a move, or Ctrl-D") == 1
         assert human.ask(asked).lost
 
-    def test_the_end_of_the_input_is_a_farewell(self):
-        human, _ = sit_down("[7]\n")
+    def test_the_player_is_lost_at_the_end_of_the_input(self):
+        human, _ = make_human("[7]\n")
         turn = human.ask(MOVES)
 
         assert (turn.action, turn.lost) == (None, True)
 
-    def test_what_an_opponent_wrote_does_not_get_at_the_terminal(self):
-        human, screen = sit_down("0\n")
+    def test_control_characters_of_an_opponent_are_not_printed(self):
+        human, screen = make_human("0\n")
         human.ask(
             Observation(
                 "Game",
@@ -102,7 +102,7 @@ class TestHumanPlayer:
 
     def test_plays_a_whole_game(self):
         game = get_game("TicTacToe-v0")
-        human, screen = sit_down("".join(f"{cell}\n" for _ in range(5) for cell in range(9)), max_tries=9)
+        human, screen = make_human("".join(f"{cell}\n" for _ in range(5) for cell in range(9)), max_tries=9)
         [episode] = play([referee(Start(game, (human, RandomPlayer()), 0, 0))])
 
         assert episode.ending is Ending.FINISHED
@@ -110,15 +110,15 @@ class TestHumanPlayer:
         assert learning_seats(episode) == ()
         assert "Your move: " in screen.getvalue()
 
-    def test_a_game_that_is_left_has_no_result(self):
+    def test_a_game_ends_without_result_if_the_person_leaves(self):
         game = get_game("TicTacToe-v0")
-        human, _ = sit_down("4\n")
+        human, _ = make_human("4\n")
         [episode] = play([referee(Start(game, (human, RandomPlayer()), 0, 0))])
 
         assert (episode.ending, episode.offender, episode.returns) == (Ending.PLAYER_LOST, 0, (0.0, 0.0))
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-    def test_sits_at_a_real_terminal(self):
+    def test_plays_at_a_real_terminal(self):
         script = (
             "from trl_spiral import RandomPlayer, Start, get_game, play, referee\n"
             "from trl_spiral.players import HumanPlayer\n"
@@ -132,10 +132,10 @@ class TestHumanPlayer:
                 [sys.executable, "-c", script], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             os.write(ours, b"4\n\x04")  # the middle, and Ctrl-D
-            shown, told = process.communicate(timeout=120)
+            shown, error = process.communicate(timeout=120)
         finally:
             os.close(ours)
             os.close(theirs)
 
         assert "Legal moves: [0] [1]" in shown
-        assert told.strip() == "moves (0, '[4]'), ending player_lost"
+        assert error.strip() == "moves (0, '[4]'), ending player_lost"

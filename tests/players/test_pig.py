@@ -12,7 +12,7 @@ from trl_spiral.players.pig import HoldPlayer
 
 
 class TestHoldPlayer:
-    def test_rolls_up_to_its_points_and_no_further(self):
+    def test_rolls_up_to_its_points_and_then_holds(self):
         player, decisions = HoldPlayer(20), []
 
         class Spy(ScriptedPlayer):
@@ -31,14 +31,14 @@ class TestHoldPlayer:
             for action, total, score in decisions
         )
         assert {action for action, total, score in decisions if score + total >= 50} == {"[hold]"}
-        # It banks 8.1 points a turn, and a player that holds half the time 2.4: 0.95 of 400 games were won.
+        # It scores 8.1 points per turn, a random player 2.4. It won 0.95 of 400 games.
         assert tally(episodes, 1)["win"] > 0.75
 
     @pytest.mark.parametrize(
         "name",
         [name for name in game_names() if name.startswith("PigDice-v0")],
     )
-    def test_reads_from_the_rules_how_many_points_win(self, name):
+    def test_reads_the_goal_from_the_rules(self, name):
         seen = get_game(name).start(0).observe(0)
         (message,) = seen.messages
         goal = int(re.search(r"First to (\d+) points", message["content"])[1])
@@ -51,10 +51,10 @@ class TestHoldPlayer:
         assert asked_with(goal - 1) == "[roll]"
         assert asked_with(goal) == "[hold]"
 
-    def test_is_refused_where_it_would_never_roll_or_knows_nothing(self):
+    def test_refuses_zero_points_and_other_games(self):
         with pytest.raises(ValueError, match=r"`points` \(0\) must be at least 1"):
             HoldPlayer(0)
         with pytest.raises(
-            ValueError, match="no player that holds for Kuhn-v0: it plays PigDice-v0 and its variants alone"
+            ValueError, match="no 'hold' player for Kuhn-v0: it plays only PigDice-v0 and its variants"
         ):
             HoldPlayer(20, "Kuhn-v0")

@@ -25,7 +25,7 @@ EXPECTED = {
 }
 
 
-# Each process leaves a file: what several print to one stream arrives interleaved.
+# Each process writes a file, since the output of several processes is interleaved.
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -39,11 +39,9 @@ Path(folder, f"{arguments.process_index}.txt").write_text(seen)
 
 
 def launch(folder: Path, *options: str, use_cpu: bool, run=forks.run) -> list[str]:
-    """
-    Starts a script under `accelerate launch` and returns what each of its processes saw of itself, in order of rank.
-    """
+    """Run a script with `accelerate launch` and return rank, world size and device of each process, by rank."""
     Path(folder, "script.py").write_text(SCRIPT)
-    # An empty `HF_HOME`: no default config that `accelerate config` once wrote on this machine may decide anything.
+    # An empty `HF_HOME`, so that no default config of this machine is used.
     environment = {**os.environ, "HF_HOME": str(folder / "hf"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "accelerate.commands.launch", *options, str(folder / "script.py"), str(folder)]
     command.append("use_cpu" if use_cpu else "default")
@@ -54,12 +52,12 @@ def launch(folder: Path, *options: str, use_cpu: bool, run=forks.run) -> list[st
 
 
 class TestAccelerateConfigs:
-    def test_no_config_is_left_out_here(self):
+    def test_all_configs_are_tested(self):
         assert {path.stem for path in CONFIGS.iterdir()} == set(EXPECTED)
 
     @pytest.mark.parametrize("name", EXPECTED)
-    def test_accelerate_reads_what_the_name_promises(self, name):
-        # Raises on a key that accelerate does not know.
+    def test_accelerate_reads_the_settings_of_the_name(self, name):
+        # Raises on an unknown key.
         config = load_config_from_file(str(CONFIGS / f"{name}.yaml"))
 
         assert (config.distributed_type, config.mixed_precision) == EXPECTED[name]
@@ -67,7 +65,7 @@ class TestAccelerateConfigs:
 
     @pytest.mark.parametrize("name", EXPECTED)
     def test_every_nested_key_is_an_option_of_accelerate_launch(self, name):
-        # The loader takes any key inside `fsdp_config` and `deepspeed_config`: a misspelt one does nothing, silently.
+        # The loader silently ignores unknown keys in `fsdp_config` and `deepspeed_config`.
         options = vars(launch_command_parser().parse_args(["script.py"]))
         config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
         nested = {key for value in config.values() if isinstance(value, dict) for key in value}
@@ -75,7 +73,7 @@ class TestAccelerateConfigs:
         assert nested <= options.keys()
 
     @pytest.mark.parametrize("name", EXPECTED)
-    def test_opens_with_when_to_use_it_and_whether_it_was_run(self, name):
+    def test_begins_with_its_purpose_and_whether_it_was_run(self, name):
         first_line = (CONFIGS / f"{name}.yaml").read_text().splitlines()[0]
 
         assert first_line.startswith("# ")
@@ -86,14 +84,14 @@ class TestAccelerateConfigs:
 
         assert seen == ["0 of 1 on cpu"]
 
-    def test_cpu_config_starts_one_process_even_where_two_are_asked_for(self, tmp_path):
+    def test_cpu_config_ignores_the_number_of_processes(self, tmp_path):
         seen = launch(tmp_path, "--config_file", str(CONFIGS / "cpu.yaml"), "--num_processes", "2", use_cpu=False)
 
-        # What the config's comment warns of. Where this fails, accelerate has changed and the comment should too.
+        # See the comment in the config. If this fails, accelerate has changed, and so must the comment.
         assert seen == ["0 of 1 on cpu"]
 
-    def test_two_cpu_ranks_start_as_the_cpu_config_says(self, tmp_path):
-        # Port 0, any free one: other tests may be launching beside this one.
+    def test_two_cpu_ranks_start_with_the_documented_command(self, tmp_path):
+        # Port 0 is any free one, since other tests may launch processes too.
         options = ("--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
         interpreters = partial(subprocess.run, capture_output=True, text=True, timeout=300)
         seen = launch(tmp_path, *options, use_cpu=True, run=interpreters)

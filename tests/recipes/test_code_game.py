@@ -1,4 +1,4 @@
-"""The recipe of the code game, with a tiny player that is hardly warm, and its guesser that stays as it was."""
+"""The recipe of the code game with a barely trained tiny player, and its frozen guesser."""
 
 import json
 
@@ -23,7 +23,7 @@ def recipe():
 @pytest.mark.usefixtures("players_in_forks")
 class TestCodeGame:
     @pytest.mark.parametrize("game", ["CodeGame-v0", "CodeGame-v0-frozen"])
-    def test_prints_how_each_seat_does_before_and_after(self, recipe, game, tmp_path, monkeypatch, capsys):
+    def test_prints_the_scores_of_each_seat_before_and_after(self, recipe, game, tmp_path, monkeypatch, capsys):
         from trl_spiral.tiny.player import TinyPlayerRecipe
 
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -37,7 +37,7 @@ class TestCodeGame:
         log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
         assert all(f"| {when} | {game} | " in printed for when in ("before", "after"))
         assert (tmp_path / "run" / "model.safetensors").exists()
-        # The frozen guesser's seat is the base model's, every time.
+        # The frozen guesser is always the base model.
         met = {name for entry in log for name in entry if name.startswith("pool/share/")}
         assert met == ({"pool/share/base"} if game.endswith("frozen") else set())
 
@@ -57,7 +57,7 @@ class TestFixedGuesser:
 
 
 class TestParse:
-    def test_a_model_by_name_gets_the_settings_of_its_size(self, recipe):
+    def test_a_named_model_gets_the_full_size_settings(self, recipe):
         args, model_args = recipe.parse(["--model_name_or_path", "some/model", "--use_cpu", "--bf16", "False"])
 
         assert (model_args.use_peft, model_args.lora_r, model_args.lora_alpha) == (True, 16, 32)
@@ -70,7 +70,7 @@ class TestParse:
 
 
 class TestSelfPlayRollout:
-    def test_asks_a_game_whether_it_can_be_played_before_anything_else(self):
+    def test_checks_first_whether_a_game_can_be_played(self):
         from trl_spiral.rollout_func import SelfPlayRollout
 
         class Missing(CodeGame):

@@ -1,4 +1,4 @@
-"""The recipes for puzzles, with models that have read next to nothing."""
+"""The recipes for puzzles with barely trained models."""
 
 import importlib.util
 import sys
@@ -18,7 +18,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 def load_recipe(name: str):
     spec = importlib.util.spec_from_file_location(name, RECIPES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look for the types of their fields
+    sys.modules[name] = module  # dataclasses look up the types of fields there
     spec.loader.exec_module(module)
     return module
 
@@ -32,10 +32,10 @@ class TestRecipes:
     def test_print_scores_before_and_after_and_save_the_model(self, recipe, monkeypatch, capsys, tmp_path):
         make = recipe.make_tiny_solver
 
-        def hardly_taught(*args, **kwargs):
+        def barely_trained(*args, **kwargs):
             return make(*args, **{**kwargs, "steps": 3, "batch_size": 4})
 
-        monkeypatch.setattr(recipe, "make_tiny_solver", hardly_taught)
+        monkeypatch.setattr(recipe, "make_tiny_solver", barely_trained)
         puzzles, args, model_args = recipe.parse(
             [
                 *("--output_dir", str(tmp_path), "--max_steps", "2", "--per_device_train_batch_size", "8"),
@@ -61,12 +61,12 @@ class TestRecipes:
 
 
 class TestHanoi:
-    def test_refuses_more_disks_than_replies_have_room_for(self):
+    def test_refuses_disks_that_need_longer_replies(self, tmp_path):
         recipe = load_recipe("grpo_hanoi")
         with pytest.raises(ValueError, match="5 disks may need 31 moves, some 62 tokens, and a reply has 24"):
-            recipe.main(*recipe.parse(["--disks", "5"]))
+            recipe.main(*recipe.parse(["--disks", "5", "--output_dir", str(tmp_path)]))
 
-    def test_teaches_no_held_out_problem(self):
+    def test_lessons_contain_no_held_out_problem(self):
         task = Hanoi((2, 3))
         lessons = load_recipe("grpo_hanoi").lessons(task, seed=0)
         trained = {problem.messages[0]["content"] for problem in task.problems("train", 3_000)}
@@ -77,7 +77,7 @@ class TestHanoi:
 
 
 class TestConnections:
-    def test_teaches_puzzles_of_the_training_categories_alone(self):
+    def test_lessons_contain_puzzles_of_training_categories_only(self):
         task = get_task("connections-small")
         problems = {problem.messages[0]["content"]: problem for problem in task.problems("train", 6000)}
         lessons = load_recipe("grpo_connections").lessons(task, seed=0)
@@ -91,14 +91,15 @@ class TestConnections:
         assert held_out <= {text.split()[-1].rstrip(".") for text in others}
         assert not any(held_out & set(problems[text].data["words"]) for text, _ in puzzles)
 
-    def test_refuses_puzzles_whose_answers_the_tiny_model_has_no_room_for(self):
+    def test_refuses_puzzles_that_need_longer_replies(self, tmp_path):
         recipe = load_recipe("grpo_connections")
         with pytest.raises(
-            ValueError, match="An answer to 'connections' is 32 of the tiny model's tokens, and a reply has 16"
+            ValueError,
+            match="An answer to 'connections' has 32 tokens of the tiny model, and `max_completion_length` is 16",
         ):
-            recipe.main(*recipe.parse(["--task", "connections"]))
+            recipe.main(*recipe.parse(["--task", "connections", "--output_dir", str(tmp_path)]))
 
-    def test_refuses_a_task_of_another_kind(self):
+    def test_refuses_other_tasks(self, tmp_path):
         recipe = load_recipe("grpo_connections")
-        with pytest.raises(ValueError, match="'hanoi-3'.* is none of Connections"):
-            recipe.main(*recipe.parse(["--task", "hanoi-3"]))
+        with pytest.raises(ValueError, match="'hanoi-3'.* is not a Connections task"):
+            recipe.main(*recipe.parse(["--task", "hanoi-3", "--output_dir", str(tmp_path)]))

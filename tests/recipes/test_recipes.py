@@ -1,4 +1,4 @@
-"""The recipes as a person runs them, with little models: what they print, what they write, what they push."""
+"""The recipes, run as a user runs them with tiny models: printed tables, files and uploads."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ SMALL = [
 
 
 class TestSpiralTicTacToe:
-    def test_pushes_the_model_with_its_card_to_a_hub(self, model_dir, tmp_path):
+    def test_uploads_the_model_with_its_card(self, model_dir, tmp_path):
         with HubServer() as hub:
             output = tmp_path / "run"
             options = ("--model_name_or_path", model_dir, "--output_dir", str(output), *SMALL)
@@ -60,14 +60,14 @@ class TestSpiralTicTacToe:
         assert "2506.24119" in card and "SPIRAL" in card
         assert "| after | minimax | second |" in card
         assert "- spiral" in card and "- self-play" in card
-        # What was pushed is what was trained: equal to the folder's weights, and not the weights it started from.
+        # The uploaded weights equal the saved ones, and differ from the initial ones.
         pushed, start = load(files["model.safetensors"]), load_file(Path(model_dir) / "model.safetensors")
         saved = load_file(output / "model.safetensors")
         assert all((pushed[name] == saved[name]).all() for name in saved)
         assert any((pushed[name] != start[name]).any() for name in saved)
         assert (output / LOCK_FILE).exists() and LOCK_FILE not in files
 
-    def test_leaves_model_metrics_and_transcripts(self, tmp_path, monkeypatch, capsys):
+    def test_saves_model_metrics_and_transcripts(self, tmp_path, monkeypatch, capsys):
         from trl import ModelConfig
 
         from trl_spiral import SpiralConfig
@@ -99,7 +99,7 @@ class TestSpiralTicTacToe:
         assert (tmp_path / "run" / "model.safetensors").exists()
         assert "| after | minimax | second |" in (tmp_path / "run" / "README.md").read_text()
 
-    def test_wrong_input_ends_in_one_sentence_before_a_player_is_made(self, tmp_path):
+    def test_wrong_input_is_refused_before_a_player_is_made(self, tmp_path):
         options = ("--games", "TicTacTo-v0", "--output_dir", str(tmp_path / "run"))
         done = forks.run([sys.executable, ROOT / "recipes/spiral_ttt.py", *options])
 
@@ -109,7 +109,7 @@ class TestSpiralTicTacToe:
 
 
 class TestSpiralKuhn:
-    def test_prints_its_curve_and_leaves_policy_tables(self, tmp_path, monkeypatch, capsys):
+    def test_prints_its_curve_and_saves_policy_tables(self, tmp_path, monkeypatch, capsys):
         from trl import ModelConfig
 
         from trl_spiral import SpiralConfig
@@ -139,7 +139,7 @@ class TestSpiralKuhn:
 
 
 class TestSpiralMulti:
-    def test_plays_all_three_games_and_prints_how_it_does_at_each(self, tmp_path, monkeypatch, capsys):
+    def test_plays_all_three_games_and_prints_their_scores(self, tmp_path, monkeypatch, capsys):
         from trl import ModelConfig
 
         from trl_spiral import SpiralConfig
@@ -203,7 +203,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("name", RECIPES)
     @pytest.mark.parametrize("how", ["dashes", "yaml"])
-    def test_name_a_model_in_whatever_way(self, name, how, tmp_path):
+    def test_accept_a_model_in_every_notation(self, name, how, tmp_path):
         (tmp_path / "c.yaml").write_text("model_name_or_path: someone/model\n")
         named = (
             ["--model-name-or-path", "someone/model"] if how == "dashes" else ["--config", str(tmp_path / "c.yaml")]
@@ -213,12 +213,12 @@ class TestArguments:
         assert model_args.model_name_or_path == "someone/model"
         assert args.output_dir.endswith("-full")
 
-    def test_make_an_illegal_move_worse_than_any_loss(self):
+    def test_penalize_an_illegal_move_more_than_any_loss(self):
         recipe = load_recipe("spiral_kuhn")
         kuhn, leduc = recipe.parse([])[0], recipe.parse(["--games=Leduc-v0"])[0]
 
-        # 2 chips and 13.
-        assert kuhn.illegal_move_return < -2.0 and leduc.illegal_move_return < -13.0
+        # The lowest returns are -2 and -13 chips.
+        assert kuhn.forfeit[0] < -2.0 and leduc.forfeit[0] < -13.0
 
     @pytest.mark.parametrize(
         ("arguments", "weights"),
@@ -229,13 +229,13 @@ class TestArguments:
             (("--model_name_or_path", "someone/model", *CPU), None),
         ],
     )
-    def test_of_other_games_leave_no_weights_of_ours(self, arguments, weights):
+    def test_drop_the_default_weights_with_other_games(self, arguments, weights):
         assert load_recipe("spiral_multi").parse(list(arguments))[0].game_weights == weights
 
     @pytest.mark.parametrize("name", ["spiral_kuhn", "spiral_multi"])
-    def test_for_an_adapter_are_refused_before_a_player_is_made(self, name, tmp_path, monkeypatch):
+    def test_refuse_an_adapter_before_a_player_is_made(self, name, tmp_path, monkeypatch):
         recipe = load_recipe(name)
         monkeypatch.setattr(recipe, "make_tiny_player", lambda *_: pytest.fail("a player was made"))
 
-        with pytest.raises(ValueError, match="`sync_ref_model` needs a reference model of its own"):
+        with pytest.raises(ValueError, match="`sync_ref_model` needs a separate reference model"):
             recipe.main(*recipe.parse(["--use_peft", "--output_dir", str(tmp_path / "run")]))

@@ -1,4 +1,4 @@
-"""The SLURM script, submitted to stand-ins for `sbatch`, `srun` and `scontrol` whose nodes are processes of this machine."""
+"""The SLURM script with fake `sbatch`, `srun` and `scontrol`, whose nodes are processes of this machine."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.training.test_two_ranks import SCRIPT, launch
 
 ROOT = Path(__file__).parents[2]
 
-# Reads options as sbatch does, the command line above `#SBATCH` lines, and runs a copy of the script on the first node.
+# Parses options like sbatch, with priority for the command line, and runs a copy of the script on the first node.
 SBATCH = """
 import os, re, shutil, subprocess, sys, tempfile
 options, line = {}, sys.argv[1:]
@@ -51,11 +51,11 @@ options, line = {}, sys.argv[1:]
 while line[0].startswith("--"):
     name, _, value = line.pop(0)[2:].partition("=")
     options[name] = value
-# As many on each node as it is told, or else as the job was submitted with.
+# Tasks per node: the option of srun, or that of the job.
 each = int(options.get("ntasks-per-node", os.environ["SLURM_NTASKS_PER_NODE"]))
 count = int(options.get("ntasks", each * int(os.environ["SLURM_NNODES"])))
 nodes = [subprocess.Popen(line, env={**os.environ, "SLURM_NODEID": str(task // each)}) for task in range(count)]
-# As the real one: this signal goes to all tasks, and others end the step.
+# Like srun: this signal goes to all tasks, and others end the step.
 signal.signal(signal.SIGUSR1, lambda number, frame: [node.send_signal(number) for node in nodes])
 open(os.path.join(os.environ["SIGNALS"], "nodes"), "w").write(" ".join(str(node.pid) for node in nodes))
 sys.exit(max(node.wait() for node in nodes))
@@ -70,7 +70,7 @@ assert sys.argv[1:3] == ["show", "hostnames"] and sys.argv[3] == os.environ["SLU
 print("\\n".join(["localhost"] * int(os.environ["SLURM_NNODES"])))
 """
 
-# In place of accelerate: what a node was asked to launch.
+# Replaces accelerate: records the command of a node.
 RECORDER = """
 import json, os, sys
 names = ("SLURM_NODEID", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
@@ -78,7 +78,7 @@ record = {"line": sys.argv[1:], "folder": os.getcwd(), **{name: os.environ[name]
 open(os.path.join(os.environ["RECORDS"], f"{record['SLURM_NODEID']}-{os.getpid()}"), "w").write(json.dumps(record))
 """
 
-# In place of accelerate: it ends with 1 when its trainer, which takes a signal as ours do, ends with another code.
+# Replaces accelerate: exits with 1 if its trainer, which handles the signal like ours, exits with another code.
 LAUNCHER = """
 import os, signal, subprocess, sys, time
 trainer = "import os, signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75)); "
@@ -97,7 +97,7 @@ torch.manual_seed(0)
 model = torch.nn.Linear(1, 1, bias=False)
 start = model.weight.item()
 model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
-loss = model(torch.ones(1, 1) * (1 + 2 * rank)).sum()  # gradients of 1 and 3, of which each rank sees one
+loss = model(torch.ones(1, 1) * (1 + 2 * rank)).sum()  # gradients of 1 and 3, one per rank
 accelerator.backward(loss)
 optimizer.step()
 step = start - accelerator.unwrap_model(model).weight.item()
@@ -106,7 +106,7 @@ open(f"{sys.argv[1]}/{rank}", "w").write(f"{accelerator.num_processes} {step:.3f
 
 
 def free_job_id():
-    """A job's number of which the script makes a port that nobody uses."""
+    """Return a job id from which the script derives a free port."""
     for number in range(10_000):
         with socket.socket() as probe:
             if probe.connect_ex(("localhost", 20_000 + number)):
@@ -115,7 +115,7 @@ def free_job_id():
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """The commands of SLURM on the path, and a way to submit."""
+    """Put fake SLURM commands on the path and return a function that submits."""
     if shutil.which("bash") is None:
         pytest.skip("the script is written for bash")
     commands = tmp_path / "bin"
@@ -145,7 +145,7 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.fixture
 def recorded(cluster, tmp_path, monkeypatch):
-    """What each node launches, in place of launching it."""
+    """Return a function that submits and returns the command of each node, without running it."""
     records = tmp_path / "records"
     records.mkdir()
     monkeypatch.setenv("RECORDS", str(records))
@@ -160,7 +160,7 @@ def recorded(cluster, tmp_path, monkeypatch):
 
 
 class TestSlurmScript:
-    def test_is_a_script_that_bash_can_read(self):
+    def test_is_valid_bash(self):
         subprocess.run(["bash", "-n", str(ROOT / "recipes/spiral.slurm")], check=True)
 
     def test_launches_one_rank_per_gpu_on_each_node(self, recorded):
@@ -180,17 +180,17 @@ class TestSlurmScript:
         assert nodes[0]["line"][15:] == ["recipes/spiral_ttt.py", "--run_name", "two words"]
         assert all(node["line"][3:] == nodes[0]["line"][3:] for node in nodes)
 
-    def test_starts_one_launcher_on_each_node_however_many_tasks_were_asked_for(self, recorded):
+    def test_starts_one_launcher_per_node_for_any_number_of_tasks(self, recorded):
         nodes = recorded("--nodes=2", "--ntasks-per-node=4", "recipes/spiral.slurm", "recipes/spiral_ttt.py")
 
         assert [node["SLURM_NODEID"] for node in nodes] == ["0", "1"]
 
-    def test_runs_where_it_was_submitted_offline_with_the_cores_shared_out(self, recorded):
+    def test_runs_offline_in_the_submission_folder_with_divided_cores(self, recorded):
         (node,) = recorded("--gpus-per-node", "4", "recipes/spiral.slurm", "recipes/spiral_ttt.py")
 
         assert (node["folder"], node["HF_HUB_OFFLINE"], node["OMP_NUM_THREADS"]) == (str(ROOT), "1", "16")
 
-    def test_leaves_what_was_set_already(self, recorded, monkeypatch):
+    def test_keeps_existing_settings(self, recorded, monkeypatch):
         for name, value in (("HF_HUB_OFFLINE", "0"), ("OMP_NUM_THREADS", "3"), ("ACCELERATE_CONFIG", "mine.yaml")):
             monkeypatch.setenv(name, value)
         (node,) = recorded("recipes/spiral.slurm", "recipes/spiral_ttt.py")
@@ -198,7 +198,7 @@ class TestSlurmScript:
         assert (node["HF_HUB_OFFLINE"], node["OMP_NUM_THREADS"]) == ("0", "3")
         assert "mine.yaml" in node["line"]
 
-    def test_asks_for_a_recipe(self, cluster):
+    def test_requires_a_recipe(self, cluster):
         done = cluster("recipes/spiral.slurm")
 
         assert (done.returncode, done.stderr) == (
@@ -206,19 +206,19 @@ class TestSlurmScript:
             "Say which recipe to run: sbatch recipes/spiral.slurm recipes/NAME.py [OPTIONS]\n",
         )
 
-    def test_fails_where_a_node_fails(self, cluster):
+    def test_fails_if_a_node_fails(self, cluster):
         cluster.command("accelerate", "import os, sys\nsys.exit(3 * int(os.environ['SLURM_NODEID']))")
 
         assert cluster("--nodes=2", "recipes/spiral.slurm", "recipes/spiral_ttt.py").returncode == 3
 
     @pytest.mark.slow
-    def test_two_nodes_meet_and_take_a_step_together(self, cluster, tmp_path, monkeypatch):
+    def test_two_nodes_take_a_step_together(self, cluster, tmp_path, monkeypatch):
         results = tmp_path / "results"
         results.mkdir()
         (tmp_path / "step.py").write_text(STEP)
         launcher = "from accelerate.commands.accelerate_cli import main\nmain()"
         cluster.command("accelerate", launcher)
-        # The script makes a port of the job's number: a number whose port is free here.
+        # The script derives a port from the job id, which must be free.
         monkeypatch.setenv("FAKE_JOB_ID", str(free_job_id()))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         done = cluster(
@@ -244,11 +244,11 @@ training_runs.play(dict(run, resume=args.resume_from_checkpoint), folder)
 
 
 class TestPreemption:
-    """A job that is told to stop is requeued, and resumes by itself."""
+    """A job that receives a stop signal is requeued, and resumes automatically."""
 
     @pytest.fixture
     def submit(self, cluster, tmp_path):
-        """Submit a job, send signals to its parts when they are up, and return its exit code and who was requeued."""
+        """Submit a job, send signals to its parts once they run, and return its exit code and requeued jobs."""
         signals = tmp_path / "signals"
 
         def submit(send, up, *line):
@@ -298,7 +298,7 @@ class TestPreemption:
         ]
 
     @pytest.mark.slow
-    def test_a_requeued_run_equals_one_that_was_never_stopped(self, submit, cluster, model_dir, tmp_path, monkeypatch):
+    def test_a_requeued_run_equals_an_uninterrupted_one(self, submit, cluster, model_dir, tmp_path, monkeypatch):
         cluster.command("accelerate", "from accelerate.commands.accelerate_cli import main\nmain()")
         script = tmp_path / "train.py"
         script.write_text(TRAIN.format(model=model_dir))

@@ -1,4 +1,4 @@
-"""What bubblewrap adds. What all sandboxes do is in `test_sandbox_conformance.py`."""
+"""The namespaces of bubblewrap. `test_conformance.py` tests the behavior that all sandboxes share."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 import trl_spiral
 from tests.helpers.hostile_programs import HOSTILE, LIMITS
-from trl_spiral.sandbox import BubblewrapSandbox, CannotContain, Ending, Job, Limits, LocalSandbox, kernel
+from trl_spiral.sandbox import BubblewrapSandbox, CannotContain, Job, Limits, LocalSandbox, ProgramEnding, kernel
 from trl_spiral.sandbox.bubblewrap import command
 from trl_spiral.sandbox.helper import PYTHON
 
@@ -26,25 +26,25 @@ def bubblewrap():
 
 
 def below(pid):
-    """Processes that one has started, and those that these have."""
+    """Return the descendants of a process."""
     try:
         children = [
             int(child) for tasks in Path(f"/proc/{pid}/task").glob("*/children") for child in tasks.read_text().split()
         ]
-    except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
         return []
     return children + [deeper for child in children for deeper in below(child)]
 
 
-def wait_until(is_so):
-    patience = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < patience
+def wait_until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 class TestBubblewrapSandbox:
-    def test_says_that_it_is_not_installed(self, monkeypatch, tmp_path):
+    def test_missing_bubblewrap_is_named(self, monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
 
         with pytest.raises(
@@ -52,17 +52,17 @@ class TestBubblewrapSandbox:
         ):
             BubblewrapSandbox()
 
-    def test_says_why_it_cannot_start(self, monkeypatch, tmp_path):
-        # What it says in a container that has no namespaces to give.
-        said = "bwrap: No permissions to create new namespace"
-        (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    def test_error_contains_the_reason_of_bubblewrap(self, monkeypatch, tmp_path):
+        # Its message in a container that allows no namespaces.
+        message = "bwrap: No permissions to create new namespace"
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")
         (tmp_path / "bwrap").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
 
-        with pytest.raises(CannotContain, match=rf"cannot run Python here \({said}\)"):
+        with pytest.raises(CannotContain, match=rf"cannot run Python here \({message}\)"):
             BubblewrapSandbox()
 
-    def test_does_without_landlock_but_not_without_seccomp(self, monkeypatch):
+    def test_runs_without_landlock_but_not_without_seccomp(self, monkeypatch):
         monkeypatch.setattr(kernel.landlock, "version", lambda: 0)
         with pytest.raises(CannotContain, match="lacks Landlock"):
             LocalSandbox()
@@ -73,14 +73,14 @@ class TestBubblewrapSandbox:
             BubblewrapSandbox()
         BubblewrapSandbox(allow_degraded=True).close()
 
-    def test_gives_each_program_processes_of_its_own(self):
+    def test_each_program_has_its_own_process_namespace(self):
         with BubblewrapSandbox(workers=2) as sandbox:
             before = below(os.getpid())
-            outcomes = sandbox.run([Job("import os", ("os.getpid()",))] * 3)
+            results = sandbox.run([Job("import os", ("os.getpid()",))] * 3)
             left = below(os.getpid())
 
-        # bubblewrap's own process is 1, the helper 2, the program 3: others are in other namespaces, or gone.
-        assert [outcome.answers[0].value for outcome in outcomes] == [3, 3, 3]
+        # 1 is bubblewrap, 2 the helper, 3 the program. Others are in other namespaces or have ended.
+        assert [result.answers[0].value for result in results] == [3, 3, 3]
         assert left == before
 
     def test_leaves_no_process_when_its_owner_is_killed(self):
@@ -95,14 +95,14 @@ class TestBubblewrapSandbox:
 
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
 
-    @pytest.mark.parametrize("name", ["third-party packages listed", "where it is installed"])
+    @pytest.mark.parametrize("name", ["third-party packages listed", "path of the installation"])
     def test_hides_the_installation(self, name):
         with BubblewrapSandbox(LIMITS, workers=1) as sandbox:
-            (outcome,) = sandbox.run([HOSTILE[name].job(9)])
+            (result,) = sandbox.run([HOSTILE[name].job(9)])
 
-        assert HOSTILE[name].escaped(outcome) is None
+        assert HOSTILE[name].escaped(result) is None
 
-    def test_shows_what_the_limits_name(self, tmp_path):
+    def test_paths_of_the_limits_are_visible(self, tmp_path):
         book, desk = tmp_path / "book", tmp_path / "desk"
         book.mkdir()
         desk.mkdir()
@@ -112,9 +112,9 @@ class TestBubblewrapSandbox:
         with BubblewrapSandbox(Limits(readable=(str(book),), writable=(str(desk),)), workers=1) as sandbox:
             copied, defaced = sandbox.run([Job(copy), Job(deface)])
 
-        assert copied.ending is Ending.FINISHED, copied.message
+        assert copied.ending is ProgramEnding.FINISHED, copied.message
         assert (desk / "copy").read_text() == "read me"
-        assert (defaced.ending, (book / "page").read_text()) == (Ending.RAISED, "read me")
+        assert (defaced.ending, (book / "page").read_text()) == (ProgramEnding.RAISED, "read me")
 
 
 class TestCommand:
@@ -135,12 +135,12 @@ print(json.dumps({
     "mounts": open("/proc/self/mountinfo").read(),
     "packages": os.listdir(sys.argv[1]),
     "write to packages": tried(lambda: open(f"{sys.argv[1]}/file", "w")),
-    "capabilities": [line for line in open("/proc/self/status") if line.startswith("CapEff") or line.startswith("CapBnd")],
+    "capabilities": [line for line in open("/proc/self/status") if line.startswith(("CapEff", "CapBnd"))],
 }))
 """
 
-    def test_is_a_wall_without_the_other_walls(self, monkeypatch):
-        # Nothing but bubblewrap here: neither Landlock nor seccomp.
+    def test_contains_programs_without_landlock_and_seccomp(self, monkeypatch):
+        # Only bubblewrap here, neither Landlock nor seccomp.
         packages = sysconfig.get_path("purelib", vars={"base": sys.base_prefix})
         assert os.listdir(packages) != []
         done = subprocess.run(

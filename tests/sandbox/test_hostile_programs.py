@@ -1,4 +1,4 @@
-"""Programs that mean harm: each contained, and nothing left behind."""
+"""Hostile programs are contained and leave nothing behind."""
 
 import ctypes
 import glob
@@ -41,7 +41,7 @@ def children() -> set[int]:
 
 @pytest.fixture(scope="module")
 def escaped():
-    """All programs in one batch, then a look at what they have left: good ones run beside bad ones, and after them."""
+    """Run all programs in one batch, then collect what they left behind."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = children()
@@ -74,20 +74,20 @@ class TestHostilePrograms:
     @pytest.mark.parametrize(
         ("numbers", "name"),
         [
-            # Such as no setting of a kernel forbids, as it may `bpf`.
-            ((444, 444), "system calls of the curious"),  # landlock_create_ruleset
-            ((437, 437), "system calls of the curious"),  # openat2
+            # Calls that no kernel setting forbids, unlike `bpf`.
+            ((444, 444), "unusual system calls"),  # landlock_create_ruleset
+            ((437, 437), "unusual system calls"),  # openat2
             ((424, 424), "signals queued to the parent"),  # pidfd_send_signal
         ],
     )
-    def test_would_tell_of_a_system_call_that_is_allowed(self, numbers, name, monkeypatch):
+    def test_an_allowed_system_call_would_be_found(self, numbers, name, monkeypatch):
         monkeypatch.setattr(helper, "START", ALLOWING.format(numbers))
         with LocalSandbox(LIMITS, workers=1) as sandbox:
-            (outcome,) = sandbox.run([HOSTILE[name].job(9)])
+            (result,) = sandbox.run([HOSTILE[name].job(9)])
 
-        assert outcome.output.count("BREACH") == 1
+        assert result.output.count("BREACH") == 1
 
-    def test_are_contained_for_another_user(self):
+    def test_are_contained_for_an_unprivileged_user(self):
         python = "/usr/bin/python3"
         if os.geteuid() != 0:
             pytest.skip("only root can become another user")
@@ -98,7 +98,7 @@ class TestHostilePrograms:
             pytest.skip(f"{python} is missing or too old, and other users may not read this one")
         with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.create_server(("127.0.0.1", 0)) as server:
             server.setblocking(False)
-            # Only the package's root and the sandbox: it needs no more of it, and of Python no more than its own library.
+            # Only the root of the package and the sandbox: no other module or third-party package is needed.
             os.chmod(folder, 0o755)
             package = Path(sys.modules["trl_spiral"].__file__).parent
             shutil.copytree(package / "sandbox", f"{folder}/trl_spiral/sandbox")

@@ -1,4 +1,4 @@
-"""What the kernel is asked to enforce, checked without it where that can be."""
+"""Rules for the kernel, tested without the kernel if possible."""
 
 import errno
 import platform
@@ -14,7 +14,7 @@ from trl_spiral.sandbox import CannotContain, Limits, LocalSandbox, kernel, land
 
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*, include/uapi/linux/audit.h
-# Where Debian's `linux-libc-dev` puts the numbers; `stat` of files has another name there.
+# Files of Debian's `linux-libc-dev`; `stat` of files has another name there.
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
@@ -43,8 +43,8 @@ SENDTO, FCNTL, IOCTL, PRLIMIT, KILL_CALL, MKDIRAT, READ = (
 )
 
 
-def verdict(filter, architecture, number, *arguments):
-    """What a filter says of a system call: an interpreter of the five instructions that ours are made of."""
+def decision(filter, architecture, number, *arguments):
+    """Return the decision of a filter on a system call. Interprets the five instructions that ours use."""
     data = struct.pack("<iIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
     steps = list(struct.iter_unpack("<HBBI", filter))
     at = held = 0
@@ -76,7 +76,7 @@ class TestSeccomp:
         return (
             DENY
             if number is None
-            else verdict(seccomp.build(writes, threads), ARCHITECTURES[machine], number, *arguments)
+            else decision(seccomp.build_filter(writes, threads), ARCHITECTURES[machine], number, *arguments)
         )
 
     def test_allows_reading(self, machine):
@@ -84,16 +84,16 @@ class TestSeccomp:
         assert self.ask(machine, OPENAT, -100 & 0xFFFFFFFF, 4096, 0o2000000) == ALLOW  # O_CLOEXEC
 
     @pytest.mark.parametrize("numbers", [FORK, CLONE, EXECVE, SOCKET, KILL_CALL, MKDIRAT])
-    def test_denies_what_it_does_not_name(self, machine, numbers):
+    def test_denies_calls_that_are_not_listed(self, machine, numbers):
         assert self.ask(machine, numbers) == DENY
 
     @pytest.mark.parametrize("flags", [0o1, 0o2, 0o100, 0o1000, 0o20200000])  # WRONLY, RDWR, CREAT, TRUNC, TMPFILE
-    def test_opens_files_for_writing_only_where_some_may_be_written(self, machine, flags):
+    def test_opens_files_for_writing_only_with_writable_folders(self, machine, flags):
         assert self.ask(machine, OPENAT, 0, 0, flags) == DENY
         assert self.ask(machine, OPENAT, 0, 0, flags, writes=True) == ALLOW
         assert self.ask(machine, MKDIRAT, writes=True) == ALLOW
 
-    def test_starts_threads_only_where_they_may_be_and_never_processes(self, machine):
+    def test_starts_threads_only_if_allowed_and_never_processes(self, machine):
         thread, process = 0x003D0F00, 0x01200011  # the flags of glibc's pthread_create, and of its fork
 
         assert self.ask(machine, CLONE, thread) == DENY
@@ -101,7 +101,7 @@ class TestSeccomp:
         assert self.ask(machine, CLONE, process, threads=True) == DENY
         assert self.ask(machine, CLONE3, threads=True) == MISSING
 
-    def test_looks_at_arguments(self, machine):
+    def test_checks_arguments(self, machine):
         assert self.ask(machine, FCNTL, 3, 3) == ALLOW  # F_GETFL
         assert self.ask(machine, FCNTL, 3, 8, 1) == DENY  # F_SETOWN
         assert self.ask(machine, IOCTL, 3, 0x5401) == ALLOW  # TCGETS
@@ -114,13 +114,13 @@ class TestSeccomp:
         assert self.ask(machine, PRLIMIT, 0, 7, 0, 4096) == ALLOW
         assert self.ask(machine, PRLIMIT, 0, 7, 4096, 0) == DENY
 
-    def test_kills_what_speaks_another_architectures_numbers(self, machine):
-        filter = seccomp.build(False, False)
+    def test_kills_programs_that_use_another_architecture(self, machine):
+        filter = seccomp.build_filter(False, False)
 
-        assert verdict(filter, 0x40000003, 0) == KILL  # i386
-        assert verdict(filter, ARCHITECTURES[machine], 0x40000000) == (KILL if machine == "x86_64" else DENY)  # x32
+        assert decision(filter, 0x40000003, 0) == KILL  # i386
+        assert decision(filter, ARCHITECTURES[machine], 0x40000000) == (KILL if machine == "x86_64" else DENY)  # x32
 
-    def test_has_the_numbers_of_the_headers(self, machine):
+    def test_numbers_match_the_kernel_headers(self, machine):
         if not HEADERS[machine].exists():
             pytest.skip(f"{HEADERS[machine]} is not installed")
         text = HEADERS[machine].read_text()
@@ -131,24 +131,24 @@ class TestSeccomp:
 
         assert {name: numbers[column] for name, numbers in ours.items()} == {name: known.get(name) for name in ours}
 
-    def test_fits_into_the_kernel(self):
+    def test_filter_fits_into_the_kernel(self):
         # BPF_MAXINSNS, include/uapi/linux/bpf_common.h
-        assert len(seccomp.build(True, True)) // 8 <= 4096
+        assert len(seccomp.build_filter(True, True)) // 8 <= 4096
 
 
 class TestCheck:
-    def test_names_what_lacks_and_the_ways_out(self, monkeypatch):
+    def test_error_names_missing_features_and_ways_out(self, monkeypatch):
         monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setattr(landlock, "version", lambda: 0)
         monkeypatch.setattr(seccomp, "is_there", lambda: False)
 
         with pytest.raises(CannotContain) as raised:
             LocalSandbox()
-        for word in ("seccomp", "Landlock", "BubblewrapSandbox", "RemoteSandbox", "allow_degraded=True", "doctor"):
+        for word in ("seccomp", "Landlock", "BubblewrapSandbox", "allow_degraded=True", "doctor"):
             assert word in str(raised.value)
         kernel.check(Limits(), allow_degraded=True)
 
-    def test_refuses_writing_where_truncating_cannot_be_contained(self, monkeypatch, tmp_path):
+    def test_refuses_writable_folders_if_truncating_cannot_be_contained(self, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setattr(landlock, "version", lambda: 2)
         monkeypatch.setattr(seccomp, "is_there", lambda: True)
@@ -158,15 +158,15 @@ class TestCheck:
             kernel.check(Limits(writable=(str(tmp_path),)), allow_degraded=False)
 
     @pytest.mark.parametrize("system", ["darwin", "win32"])
-    def test_sends_other_systems_elsewhere(self, system, monkeypatch):
+    def test_refuses_other_systems(self, system, monkeypatch):
         monkeypatch.setattr(sys, "platform", system)
 
         for allowed in (False, True):
-            with pytest.raises(CannotContain, match="needs Linux.*RemoteSandbox"):
+            with pytest.raises(CannotContain, match="needs Linux.*`Sandbox` of your own"):
                 LocalSandbox(allow_degraded=allowed)
         assert [layer.found for layer in kernel.features()] == [None] * 6
 
-    def test_needs_nothing_to_say_so_that_windows_lacks(self):
+    def test_refuses_windows_without_modules_that_windows_lacks(self):
         code = (
             "import sys\nsys.modules |= dict.fromkeys(['fcntl', 'resource', 'termios', 'pwd', 'grp'])\n"
             "import platform\nsys.platform = 'win32'\nplatform.system = lambda: 'Windows'\n"

@@ -1,4 +1,4 @@
-"""The sandbox of this machine: what it runs, what it leaves, and what it does when something is lost."""
+"""The local sandbox: results, cleanup, and loss of helper processes."""
 
 import errno
 import importlib.util
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.hostile_programs import HOSTILE
-from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, helper, kernel
+from trl_spiral.sandbox import Job, Limits, LocalSandbox, ProgramEnding, helper, kernel
 
 
 LACKING = [layer.name for layer in kernel.features() if layer.needed and layer.found is None]
@@ -36,15 +36,15 @@ def children(of: int | str = "self") -> set[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended: in a container nobody may wait for orphans."""
+    """Return whether a process runs. In a container, ended orphans may stay as zombies."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def belongings() -> tuple[set[int], int]:
-    """Processes, and the number of descriptors."""
+def resources() -> tuple[set[int], int]:
+    """Return the child processes and the number of open descriptors."""
     return children(), len(os.listdir("/proc/self/fd"))
 
 
@@ -53,13 +53,13 @@ class TestLocalSandbox:
     def test_leaves_nothing_after_many_programs(self, programs, monkeypatch, tmp_path):
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         monkeypatch.chdir(tmp_path)
-        before = belongings()
+        before = resources()
         with LocalSandbox(LIMITS, workers=2) as sandbox:
-            outcomes = sandbox.run([Job("print(1)", hash_seed=number % 2) for number in range(programs)])
-            after = belongings()
-        left = belongings()
+            results = sandbox.run([Job("print(1)", hash_seed=number % 2) for number in range(programs)])
+            after = resources()
+        left = resources()
 
-        assert {outcome.output for outcome in outcomes} == {"1\n"}
+        assert {result.output for result in results} == {"1\n"}
         assert len(after[0]) - len(before[0]) == 4  # a helper for each worker and seed
         assert after[1] - before[1] == 4  # and a socket to each
         assert left == before
@@ -68,12 +68,12 @@ class TestLocalSandbox:
     def test_keeps_the_order_of_the_jobs(self, sandbox):
         jobs = [Job(f"import time\ntime.sleep({0.2 * (number % 2 == 0)})\nprint({number})") for number in range(6)]
 
-        assert [outcome.output for outcome in sandbox.run(jobs)] == [f"{number}\n" for number in range(6)]
+        assert [result.output for result in sandbox.run(jobs)] == [f"{number}\n" for number in range(6)]
 
-    def test_hash_seeds_are_what_python_makes_of_them(self, sandbox):
+    def test_equal_hash_seeds_give_equal_hashes(self, sandbox):
         seeds = [0, 1, 2**32 - 1]
         first, again = (
-            [outcome.answers[0].value for outcome in sandbox.run([Job("", ("hash('a')",), seed) for seed in seeds])]
+            [result.answers[0].value for result in sandbox.run([Job("", ("hash('a')",), seed) for seed in seeds])]
             for _ in range(2)
         )
 
@@ -87,42 +87,45 @@ class TestLocalSandbox:
 
             assert len(children() - before) == 4
 
-    def test_programs_share_no_standard_input(self, sandbox):
-        # Its flags would be one bit and more that a program leaves for the next.
+    def test_programs_share_no_stdin(self, sandbox):
+        # A program could pass messages to the next one in its flags.
         code = "import fcntl, os\nn = fcntl.fcntl(0, fcntl.F_GETFL)\nfcntl.fcntl(0, fcntl.F_SETFL, n | os.O_NONBLOCK)"
-        first, *more = (outcome.answers[0].value for outcome in sandbox.run([Job(code, ("n",))] * 6))
+        first, *more = (result.answers[0].value for result in sandbox.run([Job(code, ("n",))] * 6))
 
         assert more == [first] * 5
 
-    def test_reads_nothing_of_what_is_installed(self, sandbox):
-        code = "def tried(path):\n    try:\n        open(path).close()\n    except PermissionError:\n        return False\n    return True"
+    def test_installed_packages_cannot_be_read(self, sandbox):
+        code = (
+            "def tried(path):\n    try:\n        open(path).close()\n"
+            "    except PermissionError:\n        return False\n    return True"
+        )
         bases = {Path(sys.base_prefix), Path(sys.prefix)}
         installed = [next(base.glob("lib*/python*/*-packages/**/*.py"), None) for base in bases]
         paths = [str(path) for path in [*installed, Path(pytest.__file__)] if path]
-        (outcome,) = sandbox.run([Job(code, (f"tried({os.__file__!r})", *(f"tried({path!r})" for path in paths)))])
+        (result,) = sandbox.run([Job(code, (f"tried({os.__file__!r})", *(f"tried({path!r})" for path in paths)))])
 
-        assert [answer.value for answer in outcome.answers] == [True] + [False] * len(paths)
+        assert [answer.value for answer in result.answers] == [True] + [False] * len(paths)
 
-    def test_tells_programs_nothing_of_where_it_is_installed(self, sandbox):
-        (outcome,) = sandbox.run([Job("import sys", ("len(sys.argv)", "sys.orig_argv"))])
+    def test_arguments_do_not_show_the_path_of_the_installation(self, sandbox):
+        (result,) = sandbox.run([Job("import sys", ("len(sys.argv)", "sys.orig_argv"))])
 
-        assert [answer.value for answer in outcome.answers] == [1, []]
+        assert [answer.value for answer in result.answers] == [1, []]
 
-    def test_draws_without_a_seed_differ(self, sandbox):
-        # All children are copies of one process, which must not have drawn for them.
-        drawn = {outcome.answers[0].value for outcome in sandbox.run([Job("import random", ("random.random()",))] * 4)}
+    def test_unseeded_random_numbers_differ(self, sandbox):
+        # All children are copies of one process, so it must not seed the generator.
+        drawn = {result.answers[0].value for result in sandbox.run([Job("import random", ("random.random()",))] * 4)}
 
         assert len(drawn) == 4
 
-    def test_takes_a_job_larger_than_a_socket_holds(self, sandbox):
-        # 3 MB; a pair of unix sockets buffers some 200 kB.
+    def test_a_job_can_be_larger_than_the_buffer_of_a_socket(self, sandbox):
+        # 3 MB; a pair of Unix sockets buffers about 200 kB.
         large = "x = '" + "a" * 3_000_000 + "'"
         good, dead = sandbox.run([Job(large, ("len(x)",)), Job("import os\nos._exit(0)\n#" + large)])
 
         assert good.answers[0].value == 3_000_000
-        assert (dead.ending, dead.error) == (Ending.KILLED, "exit")
+        assert (dead.ending, dead.error) == (ProgramEnding.KILLED, "exit")
 
-    def test_reads_only_what_it_may(self, tmp_path):
+    def test_reads_only_readable_paths(self, tmp_path):
         (tmp_path / "shown").mkdir()
         (tmp_path / "shown" / "helpful.py").write_text("answer = 42")
         (tmp_path / "hidden").write_text("")
@@ -138,7 +141,7 @@ class TestLocalSandbox:
         assert shown.answers[0].value == 42
         assert hidden.error == written.error == "PermissionError"
 
-    def test_writes_only_where_it_may(self, tmp_path):
+    def test_writes_only_to_writable_folders(self, tmp_path):
         (tmp_path / "desk").mkdir()
         os.chmod(tmp_path / "desk", 0o777)
         with LocalSandbox(Limits(memory_mb=128, writable=(f"{tmp_path}/desk",)), workers=1) as sandbox:
@@ -150,21 +153,24 @@ class TestLocalSandbox:
                 ]
             )
 
-        assert inside.ending is Ending.FINISHED, inside
+        assert inside.ending is ProgramEnding.FINISHED, inside
         assert (tmp_path / "desk/a/b").read_text() == "c"
         assert outside.error == "PermissionError"
         assert large.error == "OSError"
         assert (tmp_path / "desk/e").stat().st_size <= 128 << 20
 
-    def test_has_threads_if_it_may(self):
-        code = "from concurrent.futures import ThreadPoolExecutor as T\nwith T(4) as pool: print(sum(pool.map(abs, range(9))))"
+    def test_starts_threads_if_allowed(self):
+        code = (
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor(4) as pool: print(sum(pool.map(abs, range(9))))"
+        )
         with LocalSandbox(Limits(threads=True), workers=1) as sandbox:
             threads, fork = sandbox.run([Job(code), Job("import os\nos.fork()")])
 
         assert threads.output == "36\n"
         assert fork.error == "PermissionError"
 
-    def test_waits_for_threads_as_python_does(self):
+    def test_waits_for_threads_that_are_not_daemons(self):
         code = (
             "import threading, time\ndef f():\n    time.sleep(0.1)\n    print(1)\n"
             "threading.Thread(target=f, daemon={}).start()"
@@ -183,39 +189,39 @@ class TestLocalSandbox:
             "import sys; print(sys.stdin.read() + '1')",
             "print(int(__name__ == '__main__'))",
             "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\nprint(A(1).a)",
-            "import warnings; warnings.warn('said by Python, not by the program'); '\\d'; print(1)",
+            "import warnings; warnings.warn('a message of Python, not of the program'); '\\d'; print(1)",
         ],
     )
-    def test_runs_what_ordinary_programs_do(self, code, sandbox):
-        (outcome,) = sandbox.run([Job(code)])
+    def test_runs_ordinary_programs(self, code, sandbox):
+        (result,) = sandbox.run([Job(code)])
 
-        assert (outcome.output, outcome.error, outcome.message) == ("1\n", None, "")
+        assert (result.output, result.error, result.message) == ("1\n", None, "")
 
-    def test_hands_no_descriptor_on_where_many_are_open(self):
-        # More than a program may have, and than `select` takes where the system allows as many.
+    def test_passes_no_descriptor_on_if_many_are_open(self):
+        # More than the limit of a program and, if the system allows, than `select` supports.
         most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100, 1100)
         held = [os.dup(0) for _ in range(most)]
         try:
             with LocalSandbox(LIMITS, workers=1) as sandbox:
-                (outcome,) = sandbox.run([HOSTILE["descriptors of others"].job(9)])
+                (result,) = sandbox.run([HOSTILE["inherited descriptors"].job(9)])
         finally:
             for each in held:
                 os.close(each)
 
-        assert HOSTILE["descriptors of others"].escaped(outcome) is None
+        assert HOSTILE["inherited descriptors"].escaped(result) is None
 
-    def test_starts_a_helper_anew_when_it_was_lost(self):
+    def test_starts_a_new_helper_after_one_was_lost(self):
         with LocalSandbox(LIMITS, workers=1) as sandbox:
             sandbox.run([Job("")])
             (lost,) = children_of(sandbox)
             os.kill(lost, signal.SIGKILL)
-            (outcome,) = sandbox.run([Job("print(1)")])
+            (result,) = sandbox.run([Job("print(1)")])
             (found,) = children_of(sandbox)
 
-        assert outcome.output == "1\n"
+        assert result.output == "1\n"
         assert found != lost
 
-    def test_runs_a_job_again_whose_helper_was_lost_under_it(self):
+    def test_retries_a_job_after_its_helper_was_lost(self):
         with LocalSandbox(LIMITS, workers=1) as sandbox:
             sandbox.run([Job("")])
             (lost,) = children_of(sandbox)
@@ -227,36 +233,36 @@ class TestLocalSandbox:
 
             timer = threading.Timer(0.3, lose)
             timer.start()
-            (outcome,) = sandbox.run([Job("import time\ntime.sleep(1)\nprint(1)")])
+            (result,) = sandbox.run([Job("import time\ntime.sleep(1)\nprint(1)")])
             timer.join()
 
-        assert outcome.output == "1\n"
-        # The kernel has ended the program that was running with the helper that was lost.
+        assert result.output == "1\n"
+        # The kernel killed the program together with the lost helper.
         assert len(orphans) == 1
         assert not runs(orphans[0])
 
-    def test_gives_up_when_helpers_are_lost_again_and_again(self, monkeypatch):
+    def test_raises_if_helpers_are_lost_repeatedly(self, monkeypatch):
         monkeypatch.setattr(helper, "START", "raise SystemExit")
-        before = belongings()
+        before = resources()
         with LocalSandbox(LIMITS, workers=2) as sandbox, pytest.raises(RuntimeError, match="helper process"):
             sandbox.run([Job("print(1)")] * 3)
 
-        assert belongings() == before
+        assert resources() == before
 
-    def test_goes_on_after_a_helper_could_not_be_started(self, monkeypatch):
+    def test_continues_after_a_helper_could_not_be_started(self, monkeypatch):
         def refuse(*_, **__):
             raise OSError(errno.EMFILE, "Too many open files")
 
-        before = belongings()
+        before = resources()
         with LocalSandbox(LIMITS, workers=2) as sandbox:
             with monkeypatch.context() as patch:
                 patch.setattr(helper.subprocess, "Popen", refuse)
                 with pytest.raises(OSError, match="Too many open files"):
                     sandbox.run([Job("")])
-            (outcome,) = sandbox.run([Job("print(1)")])
+            (result,) = sandbox.run([Job("print(1)")])
 
-        assert outcome.output == "1\n"
-        assert belongings() == before
+        assert result.output == "1\n"
+        assert resources() == before
 
     def test_imports_the_whole_standard_library_without_listing_it(self):
         code = """
@@ -271,13 +277,13 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
         lacking.add(error.name)
 """
         with LocalSandbox(Limits(20.0, 60.0, 1024), workers=1) as sandbox:
-            (outcome,) = sandbox.run([Job(code, ("lacking",))])
+            (result,) = sandbox.run([Job(code, ("lacking",))])
 
-        assert outcome.ending is Ending.FINISHED, outcome
-        assert [name for name in outcome.answers[0].value if importlib.util.find_spec(name)] == []
+        assert result.ending is ProgramEnding.FINISHED, result
+        assert [name for name in result.answers[0].value if importlib.util.find_spec(name)] == []
 
-    def test_says_why_a_program_could_not_be_contained(self, monkeypatch):
-        broken = "landlock.restrict = lambda rules: 1 / 0"
+    def test_error_contains_the_reason_why_containment_failed(self, monkeypatch):
+        broken = "landlock.apply_rules = lambda rules: 1 / 0"
         start = helper.START.replace(
             "zygote.main()", f"from trl_spiral.sandbox import landlock; {broken}; zygote.main()"
         )
@@ -287,8 +293,8 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
                 sandbox.run([Job("print('BREACH')")])
 
     def test_ends_its_programs_when_interrupted(self):
-        before = belongings()
-        # As from the keyboard; a shell has processes in the background ignore the signal itself.
+        before = resources()
+        # Like Ctrl-C; SIGINT itself is ignored in background processes of a shell.
         handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
         with LocalSandbox(LIMITS, workers=2) as sandbox:
             signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -298,10 +304,10 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
         signal.signal(signal.SIGALRM, handler)
 
         assert after[0].output == "1\n"
-        assert belongings() == before
+        assert resources() == before
 
     def test_ends_with_its_owner(self):
-        # Killed, so that nothing of it can tidy up; even where another process still holds a copy of its sockets.
+        # Killed, so that it cannot clean up, while another process may hold a copy of its sockets.
         reader, writer = os.pipe()
         if (owner := os.fork()) == 0:
             try:
@@ -322,7 +328,7 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
                 break
             time.sleep(0.01)
         else:
-            pytest.fail("the helper process lives on")
+            pytest.fail("the helper process is still running")
 
     def test_is_usable_in_a_fork_of_its_owner(self):
         with LocalSandbox(LIMITS, workers=1) as sandbox:
@@ -335,29 +341,29 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
                 finally:
                     os._exit(code)
             _, status = os.waitpid(pid, 0)
-            (outcome,) = sandbox.run([Job("print(2)")])
+            (result,) = sandbox.run([Job("print(2)")])
 
         assert status == 0
-        assert outcome.output == "2\n"
+        assert result.output == "2\n"
 
-    def test_is_closed_once_and_for_all(self):
-        before = belongings()
+    def test_a_closed_sandbox_runs_nothing(self):
+        before = resources()
         sandbox = LocalSandbox(LIMITS, workers=1)
         sandbox.run([Job("")])
         sandbox.close()
         sandbox.close()
 
-        assert belongings() == before
+        assert resources() == before
         with pytest.raises(RuntimeError, match="closed"):
             sandbox.run([Job("")])
 
-    def test_closes_itself_when_forgotten(self):
-        before = belongings()
+    def test_closes_itself_when_it_is_deleted(self):
+        before = resources()
         sandbox = LocalSandbox(LIMITS, workers=1)
         sandbox.run([Job("")])
         del sandbox
 
-        assert belongings() == before
+        assert resources() == before
 
     @pytest.mark.parametrize(
         ("cores", "ranks", "workers"), [(8, None, 8), (8, "4", 2), (2, "8", 1), (8, "", 8), (8, "0", 8)]
@@ -370,7 +376,7 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
         with LocalSandbox(LIMITS) as sandbox:
             assert len(sandbox._workers) == sandbox.workers == workers
 
-    def test_refuses_wrong_settings(self, tmp_path):
+    def test_refuses_invalid_settings(self, tmp_path):
         with pytest.raises(ValueError, match="`workers` \\(0\\)"):
             LocalSandbox(workers=0)
         with pytest.raises(ValueError, match="does not exist"):
@@ -384,7 +390,7 @@ for name in sys.stdlib_module_names - {"antigravity", "idlelib", "this"}:
             with pytest.raises(ValueError, match=f"`{name}` \\({re.escape(str(number))}\\) must be in"):
                 Limits(**{name: number})
         for name, number in (("memory_mb", 100.5), ("memory_mb", 0), ("output_bytes", 9.0), ("output_bytes", True)):
-            with pytest.raises(ValueError, match=f"`{name}` \\({number}\\) must be a whole number"):
+            with pytest.raises(ValueError, match=f"`{name}` \\({number}\\) must be a positive whole number"):
                 Limits(**{name: number})
         with pytest.raises(ValueError, match="absolute"):
             Limits(writable=("here",))

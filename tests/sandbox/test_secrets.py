@@ -1,4 +1,4 @@
-"""What a program does not get to see: the trainer's environment, files and memory, and other programs."""
+"""Programs see neither the environment, files and memory of the trainer nor other programs."""
 
 import os
 import secrets
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import trl_spiral
-from trl_spiral.sandbox import Ending, Job, Limits, LocalSandbox, kernel
+from trl_spiral.sandbox import Job, Limits, LocalSandbox, ProgramEnding, kernel
 
 
 LACKING = [layer.name for layer in kernel.features() if layer.needed and layer.found is None]
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"this kernel lacks {', '.join(LACKING)}")
 
-# Looks through all memory that the process has for a half of a key that the other half follows: the halves themselves stand
-# apart. One key it makes itself, so that a search which finds nothing at all is not taken for a good sign.
+# Searches all memory of the process for a key: its first half followed by its second half. The program itself contains
+# the halves apart. It also builds one key of its own, which the search must find.
 SEARCH = """
 import ctypes, os
 first, second = {first!r}, {second!r}
@@ -74,7 +74,7 @@ class TestSecrets:
         assert done.stderr == ""
         assert set(done.stdout.split()) == {"own"}
 
-    def test_nothing_of_the_trainer_is_in_what_a_program_can_read(self, monkeypatch, tmp_path):
+    def test_programs_can_read_nothing_of_the_trainer(self, monkeypatch, tmp_path):
         first, second = secrets.token_hex(12), secrets.token_hex(12)
         monkeypatch.setenv("HF_TOKEN", first + second)
         (tmp_path / "token").write_text(first + second)
@@ -85,7 +85,7 @@ class TestSecrets:
             "/proc/thread-self/environ",
             str(tmp_path / "token"),
         ]
-        # /proc is opened up to it only so that it finds its way in its own memory.
+        # /proc is readable only so that the program can read the map of its own memory.
         with LocalSandbox(Limits(10.0, 20.0, 1024, readable=("/proc",)), workers=1) as sandbox:
             (searched,) = sandbox.run(
                 [
@@ -96,21 +96,21 @@ class TestSecrets:
                 ]
             )
 
-        assert searched.ending is Ending.FINISHED, searched
+        assert searched.ending is ProgramEnding.FINISHED, searched
         found, environment, read = (answer.value for answer in searched.answers)
         assert "own" in found
         assert "planted" not in found
-        assert set(environment) <= {"LC_CTYPE"}  # which Python itself sets where there is no locale
+        assert set(environment) <= {"LC_CTYPE"}  # which Python itself sets if there is no locale
         assert read == [False] * len(paths)
 
     def test_one_program_finds_nothing_of_another(self):
         key = secrets.token_hex(12)
         everything = "[gc.get_objects(), [vars(m) for m in list(sys.modules.values()) if hasattr(m, '__dict__')]]"
         with LocalSandbox(Limits(output_bytes=1 << 24), workers=1) as sandbox:
-            spoken, looked = sandbox.run(
+            first, second = sandbox.run(
                 [Job(f"key = '{key}'", (f"'{key}'",)), Job("import gc, sys", (f"repr({everything})",))]
             )
 
-        assert spoken.answers[0].value == key
-        assert len(looked.answers[0].value) > 10_000
-        assert key not in looked.answers[0].value
+        assert first.answers[0].value == key
+        assert len(second.answers[0].value) > 10_000
+        assert key not in second.answers[0].value

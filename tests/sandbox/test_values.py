@@ -1,4 +1,4 @@
-"""Plain values as bytes, and bytes of liars."""
+"""Encoding of plain values, and decoding of forged bytes."""
 
 import math
 import random
@@ -51,25 +51,25 @@ def nested(depth):
 
 class TestEncode:
     @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
-    def test_comes_back_as_it_was(self, value):
+    def test_round_trip_keeps_value_and_type(self, value):
         back = decode(encode(value, 10_000))
 
-        # `==` takes True for 1 and 0.0 for -0.0, and the order of a set is not part of it.
+        # `True == 1` and `0.0 == -0.0`, and sets have no order.
         assert back == value
         assert type(back) is type(value)
         assert isinstance(value, set) or repr(back) == repr(value)
 
-    def test_keeps_what_is_not_a_number(self):
+    def test_round_trip_keeps_nan(self):
         assert math.isnan(decode(encode(math.nan, 100)))
 
     @pytest.mark.parametrize("kind", [OrderedDict, Counter, lambda pairs: defaultdict(list, pairs)])
-    def test_takes_the_kinds_of_dict_for_dicts(self, kind):
+    def test_dict_types_become_dicts(self, kind):
         back = decode(encode(kind({"a": 1}), 100))
 
         assert type(back) is dict
         assert back == {"a": 1}
 
-    def test_copies_what_stands_in_two_places(self):
+    def test_shared_objects_are_copied(self):
         shared = [1]
         first, second = decode(encode([shared, shared], 100))
 
@@ -98,11 +98,11 @@ class TestEncode:
         ],
         ids=lambda value: type(value).__name__,
     )
-    def test_refuses_what_is_not_plain(self, value):
+    def test_refuses_values_that_are_not_plain(self, value):
         with pytest.raises(NotPlain):
             encode(value, 10_000)
 
-    def test_refuses_what_is_nested_without_end(self):
+    def test_refuses_values_that_are_nested_too_deeply(self):
         deep = nested(MAX_DEPTH)
         ring = []
         ring.append(ring)
@@ -110,12 +110,12 @@ class TestEncode:
         assert decode(encode(deep, 10_000)) == deep
         with pytest.raises(NotPlain, match="nested"):
             encode([deep], 10_000)
-        with pytest.raises(NotPlain, match="holds itself"):
+        with pytest.raises(NotPlain, match="contains itself"):
             encode(ring, 10_000)
 
-    def test_stops_where_there_is_no_more_room(self):
+    def test_stops_at_the_limit(self):
         tree = []
-        for _ in range(MAX_DEPTH - 1):  # 2**99 lists in all, were they written out
+        for _ in range(MAX_DEPTH - 1):  # 2**99 lists if all are written
             tree = [tree, tree]
 
         assert len(encode("a" * 95, 100)) == 100
@@ -126,7 +126,7 @@ class TestEncode:
 
 class TestDecode:
     @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
-    def test_refuses_less_and_more_than_a_value(self, value):
+    def test_refuses_truncated_and_extended_bytes(self, value):
         data = encode(value, 10_000)
 
         for end in range(len(data)):
@@ -139,7 +139,7 @@ class TestDecode:
         "data",
         [
             b"x",
-            b"l\xff\xff\xff\xffN",  # more than four thousand million members are announced
+            b"l\xff\xff\xff\xffN",  # announces more than four billion members
             b"s\0\0\0\1\xff",  # not UTF-8
             b"S\0\0\0\1l\0\0\0\0",  # a list in a set
             b"d\0\0\0\1S\0\0\0\0N",  # a set as a key
@@ -147,12 +147,12 @@ class TestDecode:
             b"i\0\0\x10\0" + b"\x7f" * 4096,  # a number too long to print
         ],
     )
-    def test_refuses_what_nothing_encodes_to(self, data):
+    def test_refuses_malformed_bytes(self, data):
         with pytest.raises(Malformed):
             decode(data)
 
     @pytest.mark.parametrize("letter", [b"S", b"Z", b"d"])
-    def test_refuses_many_members_that_hash_alike(self, letter):
+    def test_refuses_many_members_with_equal_hashes(self, letter):
         def data(step, count):
             pair = b"N" if letter == b"d" else b""
             items = (encode(step * number, 100) + pair for number in range(count))
@@ -165,7 +165,7 @@ class TestDecode:
         with pytest.raises(Malformed, match="same hash"):
             decode(data(alike, 1000))
 
-    def test_says_so_of_whatever_bytes(self):
+    def test_random_changes_of_bytes_raise_only_malformed(self):
         rng = random.Random(0)
         whole = encode(VALUES[-2:], 10_000)
 
@@ -183,7 +183,7 @@ class TestDecode:
 
 
 class TestSplit:
-    def test_takes_whole_messages_only(self):
+    def test_removes_complete_messages_only(self):
         read = bytearray(b"\0\0\0\1a\0\0\0\0\0\0\0\2b")
 
         assert split(read) == [b"a", b""]

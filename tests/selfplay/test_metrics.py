@@ -1,4 +1,4 @@
-"""The numbers of a batch of games, against counts by hand."""
+"""Metrics of a batch of games, compared with counts by hand."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ WON = Result(
 
 
 class TestMeasure:
-    def test_tells_where_the_policy_sat(self):
+    def test_logs_the_share_of_games_with_the_policy_in_a_seat(self):
         metrics = measure([replace(WON, players=(POLICY, "random")), replace(WON, players=(POLICY, POLICY))])
 
         assert metrics["selfplay/toy/seat0/policy"] == 1.0
@@ -52,7 +52,7 @@ class TestMeasure:
             *(0.0, 0.25, 0.75, 0.25)
         ]
 
-    def test_a_broken_game_is_no_draw(self):
+    def test_a_broken_game_is_not_a_draw(self):
         broken = replace(WON, returns=(0.0, 0.0), ending=Ending.ENVIRONMENT_ERROR)
         metrics = measure([WON, broken])
 

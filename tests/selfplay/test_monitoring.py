@@ -1,4 +1,4 @@
-"""Collapse, noticed in the logs of real runs, one healthy and two made to collapse, and in ones made up for one metric each."""
+"""Detection of collapse in logs of real runs, one healthy and two collapsed, and in logs made for one metric."""
 
 import json
 import logging
@@ -31,8 +31,8 @@ HEALTHY = [
     (717.4, 0.382, 0.006, 0.003, 0.117, 0.356, 0.262),
     (718.2, 0.396, 0.006, 0.004, 0.111, 0.345, 0.259),
 ]
-# The same player without openings, at a learning rate of 3e-3: an entry for each batch of 512 turns, from the 14th on, as
-# both seats come to agree that the first wins.
+# The same player without openings, at a learning rate of 3e-3: an entry for each batch of 512 turns, from the 14th on,
+# as both seats come to agree that the first wins.
 AGREED = [
     (80.0, 0.212, 0.062, 0.025, 0.391, 0.650, 0.138),
     (80.0, 0.188, 0.075, 0.037, 0.387, 0.600, 0.212),
@@ -68,10 +68,10 @@ def log_with(metric, values, **others):
 
 
 class TestRealRuns:
-    def test_a_healthy_one_hears_nothing(self):
+    def test_a_healthy_one_gives_no_warning(self):
         assert warnings_in(log_of(HEALTHY)) == []
 
-    def test_seats_that_agree_on_who_wins(self):
+    def test_seats_that_settle_on_one_winner(self):
         warnings = warnings_in(log_of(AGREED))
 
         assert [(warning.step, warning.metric) for warning in warnings] == [
@@ -113,12 +113,12 @@ class TestRules:
     def test_a_run_that_starts_badly_is_not_collapsing(self):
         assert warnings_in(log_with("illegal_rate", [0.9] * 5 + [0.6] * 5 + [0.4] * 5)) == []
 
-    def test_a_game_that_its_rules_give_to_one_seat_is_not_lamented(self):
+    def test_a_game_that_favors_one_seat_by_its_rules_gives_no_warning(self):
         entry = {"selfplay/Nim-v0/seat0/win": 0.95, "selfplay/Nim-v0/seat1/win": 0.05, "selfplay/games": 500}
 
         assert warnings_in([{"step": step, **entry} for step in range(20)]) == []
 
-    def test_a_seat_that_is_never_the_policys_is_there_to_be_beaten(self):
+    def test_a_seat_without_the_policy_may_lose_every_game(self):
         log = [
             {
                 "selfplay/games": 500,
@@ -147,20 +147,20 @@ class TestRules:
             "One seat's share of wins at Three is 85% above another's, after 10% at best"
         )
 
-    def test_few_games_may_have_gone_so_by_chance(self):
+    def test_few_games_give_no_warning(self):
         values = [0.25, 0.25, 0.25, 0.0, 0.0, 0.0]
 
         assert warnings_in(log_with("draw_rate", values, **{"selfplay/games": 4})) == []
         assert len(warnings_in(log_with("draw_rate", values, **{"selfplay/games": 400}))) == 1
 
-    def test_games_that_were_forfeited_say_nothing_of_draws(self):
+    def test_draws_are_a_share_of_finished_games(self):
         entries = log_with("draw_rate", [0.3] * 3 + [0.06] * 3, **{"selfplay/games": 500})
         for entry in entries[3:]:
             entry["selfplay/illegal_rate"] = 0.8
 
         assert [warning.metric for warning in warnings_in(entries)] == []
 
-    def test_of_a_mixture_every_game_counts_for_itself(self):
+    def test_each_game_of_a_mixture_is_judged_alone(self):
         # Fewer games of the one that is often drawn, which goes on as it did.
         log = [
             {
@@ -175,23 +175,23 @@ class TestRules:
 
         assert warnings_in(log) == []
 
-    def test_one_freak_entry_is_no_trouble(self):
+    def test_a_single_outlier_gives_no_warning(self):
         assert warnings_in(log_with("entropy", [1.0] * 5 + [0.001] + [1.0] * 5)) == []
 
-    def test_values_that_are_no_numbers_are_passed_over(self):
+    def test_ignores_values_that_are_not_numbers(self):
         assert warnings_in(log_with("entropy", [1.0, float("nan"), float("inf"), None, 1.0])) == []
 
 
 class TestMixtures:
     @staticmethod
     def entry(games, **others):
-        """So many games of each name, which end as often one way as another."""
+        """An entry with numbers of games, whose seats win equally often."""
         wins = {f"selfplay/{name}/seat{seat}/win": 0.4 for name in games for seat in (0, 1)}
         played = {f"selfplay/{name}/games": float(number) for name, number in games.items()}
         return {"selfplay/games": float(sum(games.values()))} | wins | played | others
 
     def curriculum(self, metric, of_a, of_b, steps=20):
-        """From nothing but A to nothing but B, of which each is as it was."""
+        """A log from game A alone to game B alone, with a constant value for each game."""
         return [
             self.entry(
                 {name: number for name, number in {"A": 400 - 20 * step, "B": 20 * step}.items() if number},
@@ -201,7 +201,7 @@ class TestMixtures:
         ] + [self.entry({"B": 400}, **{f"selfplay/{metric}": of_b})] * 5
 
     @pytest.mark.parametrize(("others", "warnings"), [(396, 0), (0, 1)])
-    def test_a_game_counts_by_how_often_it_was_played(self, others, warnings):
+    def test_games_count_by_their_number(self, others, warnings):
         number = 400 - others
         even = self.entry({"A": others, "B": number} if others else {"B": number})
         decided = even | {"selfplay/B/seat0/win": 1.0, "selfplay/B/seat1/win": 0.0}
@@ -219,19 +219,19 @@ class TestMixtures:
             ("draw_rate", 0.5, 0.0),
         ],
     )
-    def test_another_game_is_no_collapse(self, metric, of_a, of_b):
+    def test_a_change_of_games_gives_no_warning(self, metric, of_a, of_b):
         assert warnings_in(self.curriculum(metric, of_a, of_b)) == []
         # In one game, the same would be.
         alone = [self.entry({"A": 400}, **{f"selfplay/{metric}": value}) for value in [of_a] * 5 + [of_b] * 5]
         assert [warning.metric for warning in warnings_in(alone)] == [f"selfplay/{metric}"]
 
-    def test_what_the_new_mixture_is_like_is_remembered(self):
+    def test_a_new_mixture_has_its_own_reference(self):
         log = self.curriculum("reply_length", 150, 30) + [self.entry({"B": 400}, **{"selfplay/reply_length": 5})] * 3
 
         (warning,) = warnings_in(log)
         assert warning.metric == "selfplay/reply_length"
 
-    def test_forfeits_of_one_game_say_nothing_of_draws_in_another(self):
+    def test_forfeits_of_one_game_do_not_affect_draws_of_another(self):
         draws = {"selfplay/A/seat0/draw": 0.0, "selfplay/B/seat0/draw": 0.2}
         bad = {"selfplay/A/seat0/illegal": 0.5, "selfplay/A/seat1/illegal": 0.4}
         log = [self.entry({"A": 360, "B": 40}, **draws, **bad, **{"selfplay/illegal_rate": 0.81})] * 3
@@ -240,7 +240,7 @@ class TestMixtures:
         assert warnings_in(log) == []
 
 
-class TestOncePerTrouble:
+class TestOncePerProblem:
     BAD, GOOD, BETWEEN = [0.5] * 4, [0.02] * 4, [0.12] * 4
 
     def steps(self, values):
@@ -258,11 +258,11 @@ class TestOncePerTrouble:
 
 
 class TestMonitor:
-    def test_entry_by_entry_or_all_at_once_is_the_same(self):
+    def test_gives_the_same_warnings_entry_by_entry(self):
         monitor = CollapseMonitor()
-        told = [monitor.observe(entry["step"], entry) for entry in log_of(AGREED)]
+        new = [monitor.observe(entry["step"], entry) for entry in log_of(AGREED)]
 
-        assert sum(told, []) == monitor.warnings == warnings_in(log_of(AGREED))
+        assert sum(new, []) == monitor.warnings == warnings_in(log_of(AGREED))
 
 
 class TestCallback:
@@ -270,7 +270,7 @@ class TestCallback:
     def trainer(self, model_dir, tmp_path):
         return SpiralTrainer(model=model_dir, args=config(tmp_path, max_steps=4), games=[SumGame()])
 
-    def test_warns_and_logs_how_often(self, trainer, caplog):
+    def test_warns_and_logs_the_number_of_warnings(self, trainer, caplog):
         collapsing = log_of(AGREED)
         trainer.state.log_history = collapsing[:9]
         (callback,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, CollapseCallback))

@@ -1,14 +1,14 @@
 """
-What the game loop promises:
+Promises of the game loop:
 
-1.  The same seeds give the same episode, whatever runs beside it and in whatever order the engine answers.
-2.  No more games than `in_flight` are under way, and a game that ends makes room at once.
-3.  Requests that nobody waits for any more are aborted, however the loop is left.
+1.  The same seeds give the same episode, independent of other games and of the order of replies.
+2.  At most `in_flight` games are in progress, and a game that ends makes room at once.
+3.  Pending requests are aborted whenever the loop ends early.
 4.  A drawn game is played again, and the tokens of discarded attempts are counted.
-5.  A forfeit costs what `Forfeit` says; a lost player or a failing environment costs nobody anything.
-6.  A random opening is legal, ends no game, depends on the match's seed alone, and is nobody's turn.
-7.  The iterator of games may say "not now" and is asked again once something has ended.
-8.  Broken code is told so by name.
+5.  A forfeit has the returns of `Forfeit`; after a lost player or a failing environment, all returns are zero.
+6.  A random opening is legal, ends no game, depends only on the match's seed, and contains no turn of a player.
+7.  The iterator of games may return "not now", and is called again once an episode has ended.
+8.  Errors in players are raised with the name of the player.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def start(game: Game, player: Player, number: int, **options) -> Start:
 
 
 def games(player: Player, numbers: range, **options) -> list[Playing]:
-    """One game per number, all of the games above in turn."""
+    """One game per number, in turn from the games above."""
     return [referee(start(GAMES[number % len(GAMES)], player, number, **options)) for number in numbers]
 
 
@@ -54,7 +54,7 @@ def by_counter(episodes) -> list[Episode]:
 
 
 def follows(cells: tuple[int, ...]) -> AskingPlayer:
-    """Both seats of tic-tac-toe, by way of an engine, from a list of the cells to take."""
+    """Plays both seats of tic-tac-toe through an engine, from a list of cells."""
 
     def choose(observation: Observation) -> int:
         assert observation.legal_actions is not None
@@ -73,7 +73,7 @@ def gives_up(name: str = "quitter", **turn) -> ScriptedPlayer:
 class TestDeterminism:
     """Promise 1."""
 
-    def test_the_same_seeds_give_the_same_episode_alone_and_beside_others(self):
+    def test_equal_seeds_give_equal_episodes_alone_and_in_parallel(self):
         player = RandomPlayer()
         alone = [next(play([playing])) for playing in games(player, range(30))]
 
@@ -110,7 +110,7 @@ class TestDeterminism:
         # 255,168 games of tic-tac-toe exist; a repetition among 20 random ones is less likely than 1 in 10.
         assert len({episode.moves for episode in episodes}) >= 19
 
-    def test_every_decision_of_an_episode_has_a_seed_of_its_own(self):
+    def test_every_decision_has_its_own_seed(self):
         seeds = []
 
         def choose(observation: Observation) -> int:
@@ -123,7 +123,7 @@ class TestDeterminism:
 
 
 class TestReferee:
-    def test_shows_a_seat_its_own_earlier_turns(self):
+    def test_passes_a_seat_its_own_earlier_turns(self):
         seen = []
 
         def choose(observation: Observation) -> str:
@@ -139,26 +139,26 @@ class TestReferee:
         ("game", "is_duel"),
         [(get_game("TicTacToe-v0"), True), (get_game("CodeGame-v0"), False), (LastStone(), False)],
     )
-    def test_tells_a_zero_sum_game_for_two_from_others(self, game, is_duel):
+    def test_marks_zero_sum_games_for_two(self, game, is_duel):
         seen = []
         player = ScriptedPlayer("leaver", lambda observation: seen.append(observation.is_duel))
         list(play([referee(start(game, player, number=0))]))
 
         assert seen == [is_duel]
 
-    def test_shows_all_that_the_match_shows_and_adds_seed_and_turns(self):
+    def test_adds_seed_and_turns_to_the_observation(self):
         # Every field is unlike its default, so one that is forgotten on the way shows.
         message = {"role": "user", "content": "Go."}
-        told = Observation("LastStone", 0, (message,), "Go!", ("[1]",), seed=-1, asks_program=True, is_duel=False)
+        shown = Observation("LastStone", 0, (message,), "Go!", ("[1]",), seed=-1, asks_program=True, is_duel=False)
         assert all(
-            getattr(told, field.name) != field.default
+            getattr(shown, field.name) != field.default
             for field in fields(Observation)
             if field.name not in ("turns", "history")
         )
 
         class Quiet(LastStoneMatch):
             def observe(self, seat):
-                return replace(told, seat=seat)
+                return replace(shown, seat=seat)
 
         class QuietLastStone(LastStone):
             def start(self, seed):
@@ -168,12 +168,12 @@ class TestReferee:
         player = ScriptedPlayer("one", lambda observation: seen.append(observation) or "[1]")
         list(play([referee(start(QuietLastStone(), player, number=0))]))
 
-        assert [replace(observation, seed=-1, history=()) for observation in seen] == [told, replace(told, seat=1)]
+        assert [replace(observation, seed=-1, history=()) for observation in seen] == [shown, replace(shown, seat=1)]
         assert [observation.history for observation in seen] == [(), ((0, "[1]"),)]
         assert -1 not in {observation.seed for observation in seen}
 
     @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.name)
-    def test_an_episode_says_all_that_is_needed_to_replay_it(self, game):
+    def test_an_episode_can_be_replayed(self, game):
         for episode in play(referee(start(game, RandomPlayer(), number, opening=1)) for number in range(5)):
             match = game.start(episode.seed)
             for seat, move in episode.moves:
@@ -201,7 +201,7 @@ class TestReferee:
     def test_refuses_a_wrong_number_of_players(self):
         table = (RandomPlayer(), RandomPlayer())
 
-        with pytest.raises(ValueError, match="LastStone has 3 seats, and 2 players were given"):
+        with pytest.raises(ValueError, match="LastStone has 3 seats, and 2 players were passed"):
             list(play([referee(Start(LastStone(), table, seed=0, play_seed=0))]))
 
 
@@ -209,7 +209,7 @@ class TestInFlight:
     """Promises 2 and 3."""
 
     @pytest.mark.parametrize("answers", ANSWERS)
-    def test_no_more_games_are_under_way_than_allowed(self, answers):
+    def test_limits_the_number_of_games_in_progress(self, answers):
         engine = EchoEngine(answers)
         started, ended = [], 0
 
@@ -224,7 +224,7 @@ class TestInFlight:
 
         assert (ended, engine.most_waiting) == (40, 5)
 
-    def test_a_game_that_ends_makes_room_while_others_go_on(self):
+    def test_a_game_that_ends_makes_room_for_another(self):
         # Eight games of one turn and one of nine. With room for two, the long one keeps its place and the short ones
         # pass through the other; were the loop to wait for pairs, the long one would end before the third began.
         seeds = [1, 0, 0, 0, 0, 0, 0, 0, 0]
@@ -239,7 +239,7 @@ class TestInFlight:
         assert sorted(ended) == list(range(9))
         assert ended[:7] == [1, 2, 3, 4, 5, 6, 7]
 
-    def test_games_are_started_no_sooner_than_there_is_room(self):
+    def test_games_start_when_there_is_room(self):
         started = itertools.count()
 
         def source():
@@ -251,7 +251,7 @@ class TestInFlight:
 
         assert next(started) <= 4
 
-    def test_what_still_waits_is_aborted_when_the_consumer_stops(self):
+    def test_pending_requests_are_aborted_when_the_consumer_stops(self):
         engine = EchoEngine("oldest")
         episodes = play(games(AskingPlayer(), range(40)), engine, in_flight=8)
         next(episodes)
@@ -263,7 +263,7 @@ class TestInFlight:
         assert set(engine.aborted) == waiting
         assert not engine.waiting
 
-    def test_what_still_waits_is_aborted_when_a_player_raises(self):
+    def test_pending_requests_are_aborted_when_a_player_raises(self):
         engine = EchoEngine()
         calls = itertools.count()
 
@@ -286,7 +286,7 @@ class TestInFlight:
         assert (engine.aborted, engine.waiting) == ([], {})
 
     @pytest.mark.parametrize("in_flight", [0, -1])
-    def test_no_room_at_all_is_refused(self, in_flight):
+    def test_refuses_zero_games_in_flight(self, in_flight):
         with pytest.raises(ValueError, match=f"`in_flight` \\({in_flight}\\) must be at least 1"):
             list(play(games(RandomPlayer(), range(1)), in_flight=in_flight))
 
@@ -306,7 +306,7 @@ class TestUntilDecided:
         (episode,) = play([playing], EchoEngine())
         return episode
 
-    def test_keeps_a_draw_where_no_retry_is_allowed(self):
+    def test_keeps_a_draw_without_retries(self):
         episode = self.attempts(DRAWN_TICTACTOE, max_retries=0)
 
         assert (episode.is_draw, episode.discarded_tokens, len(episode.order)) == (True, 0, 9)
@@ -317,12 +317,12 @@ class TestUntilDecided:
         # One token a turn, and two drawn games of nine turns.
         assert (episode.returns, episode.discarded_tokens, episode.seed) == ((1.0, -1.0), 18, 2)
 
-    def test_keeps_the_last_attempt_whatever_it_is(self):
+    def test_keeps_the_last_attempt_even_if_drawn(self):
         episode = self.attempts(DRAWN_TICTACTOE, DRAWN_TICTACTOE, max_retries=1)
 
         assert (episode.is_draw, episode.discarded_tokens, episode.seed) == (True, 9, 1)
 
-    def test_does_not_count_what_other_players_wrote(self):
+    def test_does_not_count_tokens_of_other_players(self):
         table = (follows(DRAWN_TICTACTOE), AskingPlayer(follows(DRAWN_TICTACTOE).choose, policy="step-100"))
         playing = until_decided(lambda attempt: Start(get_game("TicTacToe-v0"), table, attempt, 0), max_retries=1)
 
@@ -331,7 +331,7 @@ class TestUntilDecided:
         # The first seat takes five of the nine turns.
         assert episode.discarded_tokens == 5
 
-    def test_takes_a_forfeit_for_decided_whatever_it_costs(self):
+    def test_does_not_repeat_a_forfeit(self):
         table = (gives_up(), RandomPlayer())
         seen = []
 
@@ -344,7 +344,7 @@ class TestUntilDecided:
 
         assert (seen, episode.ending) == ([0], Ending.ILLEGAL_MOVE)
 
-    def test_does_not_play_a_broken_game_again(self):
+    def test_does_not_repeat_a_broken_game(self):
         table = (gives_up(lost=True), RandomPlayer())
         seen = []
 
@@ -377,7 +377,7 @@ class TestForfeit:
         assert episode.returns[1 - offender] == gain
         assert episode.trajectories[offender].turns[-1].action is None
 
-    def test_an_illegal_move_costs_as_much_as_no_move(self):
+    def test_is_the_same_for_an_illegal_move_and_no_move(self):
         cheat = ScriptedPlayer("cheat", lambda observation: "[9]")
 
         (episode,) = play([referee(start(get_game("TicTacToe-v0"), cheat, number=0))])
@@ -393,7 +393,7 @@ class TestForfeit:
 
         assert (episode.offender, episode.returns) == (1, (0.5, -1.0, 0.5))
 
-    def test_of_a_single_seat_pays_nobody(self):
+    def test_of_a_single_seat_has_one_return(self):
         assert Forfeit().returns(Traits(seats=1), offender=0) == (-1.0,)
 
     @pytest.mark.parametrize(
@@ -408,17 +408,17 @@ class TestForfeit:
             ("TicTacToe-v0", Forfeit(-1.5, 0.5), (-1.5, 0.5)),
         ],
     )
-    def test_costs_no_less_than_the_worst_that_the_rules_can_give(self, game, forfeit, returns):
+    def test_is_never_better_than_the_worst_of_the_rules(self, game, forfeit, returns):
         assert forfeit.returns(get_game(game).traits, offender=0) == returns
 
-    def test_a_lost_player_costs_nobody_anything(self):
+    def test_a_lost_player_leaves_all_returns_zero(self):
         table = (RandomPlayer(), gives_up(lost=True, truncated=True), RandomPlayer())
 
         (episode,) = play([referee(Start(LastStone(), table, 0, 0))])
 
         assert (episode.ending, episode.offender, episode.returns) == (Ending.PLAYER_LOST, 1, (0.0, 0.0, 0.0))
 
-    def test_a_cap_on_turns_costs_nobody_anything(self):
+    def test_a_turn_limit_leaves_all_returns_zero(self):
         capped = replace(get_game("PigDice-v0-50"), max_turns=4)
 
         (episode,) = play([referee(start(capped, RandomPlayer(), number=0))])
@@ -442,19 +442,19 @@ class TestOpening:
             assert episode.opening <= 5
             assert len(episode.order) == len(episode.moves) - episode.opening > 0
 
-    def test_is_as_long_as_asked_for_where_the_game_allows(self):
+    def test_has_the_requested_length_if_the_game_allows(self):
         # Nobody can have won tic-tac-toe before the fifth move.
         episodes = play(referee(start(GAMES[0], RandomPlayer(), number, opening=4)) for number in range(20))
 
         assert {episode.opening for episode in episodes} == {4}
 
-    def test_is_shorter_where_every_game_would_have_ended(self):
+    def test_is_shorter_if_every_game_would_end(self):
         # An even seed makes a game of one turn, which leaves no room for an opening at all.
         (episode,) = play([referee(start(ShortOrLong(), RandomPlayer(), number=0, opening=3))])
 
         assert (episode.opening, len(episode.order)) == (0, 1)
 
-    def test_depends_on_the_matchs_seed_alone(self):
+    def test_depends_only_on_the_seed_of_the_match(self):
         game, player = get_game("TicTacToe-v0"), RandomPlayer()
 
         episodes = list(
@@ -489,7 +489,7 @@ class TestOpening:
 class TestPlay:
     """Promises 7 and 8."""
 
-    def test_asks_again_later_where_the_iterator_says_not_now(self):
+    def test_calls_the_iterator_again_after_not_now(self):
         waiting_room = games(AskingPlayer(), range(10))
         log = []
 
@@ -508,35 +508,39 @@ class TestPlay:
         assert ended == list(range(10))
         assert log
 
-    def test_asks_at_once_again_where_nothing_is_under_way(self):
+    def test_calls_the_iterator_again_at_once_without_games(self):
         playing = games(RandomPlayer(), range(2))
 
         episodes = list(play([None, playing[0], None, None, playing[1]]))
 
         assert [episode.counter for episode in episodes] == [0, 1]
 
-    def test_plays_nothing_where_there_is_nothing_to_play(self):
+    def test_plays_an_empty_iterator(self):
         assert list(play([])) == []
         assert list(play([], EchoEngine())) == []
 
     @pytest.mark.parametrize("answer", ["[4]", None, 4])
-    def test_names_a_player_that_answers_with_something_else(self, answer):
+    def test_names_a_player_that_returns_something_else(self, answer):
         class Stranger(RandomPlayer):
             def ask(self, observation):
                 return answer
 
-        with pytest.raises(TypeError, match=f"'stranger' answered TicTacToe-v0 with a {type(answer).__name__}"):
+        with pytest.raises(TypeError, match=f"'stranger' returned a {type(answer).__name__} in TicTacToe-v0"):
             list(play([referee(start(GAMES[0], Stranger("stranger"), number=0))]))
 
     @pytest.mark.parametrize("answer", ["[4]", None, 4])
-    def test_names_a_player_that_makes_something_else_of_a_reply(self, answer):
+    def test_names_a_player_that_returns_something_else_for_a_reply(self, answer):
         class Stranger(AskingPlayer):
             def answer(self, observation, request, reply):
                 return answer
 
-        with pytest.raises(TypeError, match=f"'stranger' made a {type(answer).__name__} of a reply in TicTacToe-v0"):
+        with pytest.raises(
+            TypeError, match=f"'stranger' returned a {type(answer).__name__} for a reply in TicTacToe-v0"
+        ):
             list(play([referee(start(GAMES[0], Stranger(name="stranger"), number=0))], EchoEngine()))
 
-    def test_says_that_a_player_needs_an_engine(self):
-        with pytest.raises(ValueError, match="'asking' asks an engine for its moves, and `play` was given none"):
+    def test_refuses_a_request_without_an_engine(self):
+        with pytest.raises(
+            ValueError, match="'asking' needs an engine for its moves, and `play` was called without one"
+        ):
             list(play(games(AskingPlayer(), range(1))))

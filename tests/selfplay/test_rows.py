@@ -36,7 +36,7 @@ class TestTurnRows:
         assert [row.seat for row in rows] == [0, 0, 1, 0]
         assert [row.reward for row in rows] == [1.0, 1.0, -1.0, 1.0]
 
-    def test_hold_what_was_sampled_and_nothing_else(self):
+    def test_contain_exactly_the_sampled_tokens(self):
         played = episode((turn((1, 2), (11, 12, 13), version=5),), (), order=(0,))
 
         (row,) = make_rows(played, ((0.5,), ()), "turn")
@@ -57,7 +57,7 @@ class TestTurnRows:
 
 
 class TestTrajectoryRows:
-    def test_mask_what_the_policy_did_not_write(self):
+    def test_mask_tokens_that_the_policy_did_not_sample(self):
         # The second prompt is the first one, its reply, and two tokens that the game put in between.
         played = episode(
             (turn((1, 2), (11, 12), version=3), turn((1, 2, 11, 12, 91, 92), (13,), version=4)), (), order=(0, 0)
@@ -72,7 +72,7 @@ class TestTrajectoryRows:
         assert row.advantages == [0.25, 0.25, 0.0, 0.0, 1.0]
         assert row.version == 4
 
-    def test_report_the_mean_advantage_of_the_policys_own_tokens(self):
+    def test_have_the_mean_advantage_of_the_policys_tokens(self):
         played = episode((turn((1,), (11, 12)), turn((1, 11, 12, 91), (13,))), (), order=(0, 0))
 
         (row,) = make_rows(played, ((0.3, 0.9), ()), "trajectory")
@@ -85,7 +85,7 @@ class TestTrajectoryRows:
 
         assert [row.seat for row in make_rows(played, ((0.1,), (0.2,)), "trajectory")] == [0, 1]
 
-    def test_refuse_turns_that_do_not_carry_on_from_one_another(self):
+    def test_refuse_turns_that_do_not_continue_each_other(self):
         played = episode((turn((1, 2), (11,)), turn((1, 3, 11, 91), (12,))), (), order=(0, 0))
 
         with pytest.raises(ValueError, match='seat 0 in Toy do not carry on.*sample_unit="turn"'):
@@ -94,7 +94,7 @@ class TestTrajectoryRows:
 
 class TestMakeRows:
     @pytest.mark.parametrize("unit", ["turn", "trajectory"])
-    def test_gives_no_row_to_an_opponent(self, unit):
+    def test_makes_no_row_for_an_opponent(self, unit):
         played = episode((turn((1,), (11,)),), (turn((2,), (12,), policy="step-100"),), order=(0, 1))
 
         rows = make_rows(played, ((0.1,), ()), unit)
@@ -102,12 +102,12 @@ class TestMakeRows:
         assert [row.completion_ids for row in rows] == [[11]]
 
     @pytest.mark.parametrize("unit", ["turn", "trajectory"])
-    def test_gives_no_row_to_a_broken_episode(self, unit):
+    def test_makes_no_row_for_a_broken_episode(self, unit):
         played = episode((turn((1,), (11,)),), (turn((2,), (12,)),), order=(0, 1))
 
         assert make_rows(played, ((), ()), unit) == []
 
-    def test_survives_a_checkpoint(self):
+    def test_round_trips_through_a_checkpoint(self):
         played = episode((turn((1, 2), (11, 12)),), (), order=(0,))
         (row,) = make_rows(played, ((0.1,), ()), "turn")
 

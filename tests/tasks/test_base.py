@@ -7,7 +7,6 @@ from trl_spiral.tasks import (
     Problem,
     Score,
     Task,
-    TaskReward,
     base,
     get_task,
     read_answer,
@@ -18,13 +17,13 @@ from trl_spiral.tasks import (
 
 
 class Sums(Task):
-    """A task of a user's, as the README shows it."""
+    """The task of the README."""
 
     name = "sums"
 
     def problems(self, split, number, seed=0):
         rng = random.Random(f"{split}-{seed}")
-        # Both splits have sums of their own: even ones are trained on.
+        # Even sums are for training, odd ones for validation.
         return [self.problem(2 * rng.randrange(50) + (split == "validation")) for _ in range(number)]
 
     def problem(self, total):
@@ -41,16 +40,16 @@ class Sums(Task):
 
 @pytest.fixture
 def registry(monkeypatch):
-    """The registry, put back afterwards."""
+    """The registry, restored afterwards."""
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     monkeypatch.setattr(base, "_TASKS", dict(base._TASKS))
 
 
 class TestRegistry:
-    def test_has_ours(self):
+    def test_has_the_built_in_tasks(self):
         assert {"connections", "connections-hard", "connections-small", "hanoi", "hanoi-small"} <= set(task_names())
 
-    def test_takes_a_users_task(self, registry):
+    def test_accepts_the_task_of_a_user(self, registry):
         register_task("sums", Sums)
 
         assert get_task("sums") is get_task("sums")
@@ -66,14 +65,14 @@ class TestRegistry:
         with pytest.raises(ValueError, match=f"registered as 'outer' has {own!r} for its `name`, which files"):
             get_task("outer")
 
-    def test_refuses_a_name_that_is_taken(self):
+    def test_refuses_a_registered_name(self):
         with pytest.raises(ValueError, match="'hanoi' is registered already"):
             register_task("hanoi", Sums)
 
     @pytest.mark.parametrize(
         ("name", "hint"), [("Conections", "Did you mean 'connections'"), ("zzz", "There are connections, ")]
     )
-    def test_names_the_closest_where_there_is_none(self, name, hint):
+    def test_suggests_the_closest_names(self, name, hint):
         with pytest.raises(ValueError, match=f"There is no task called {name!r}. {hint}"):
             get_task(name)
 
@@ -84,7 +83,7 @@ def task(request):
 
 
 class TestEveryTask:
-    def test_has_the_name_that_it_is_registered_under(self):
+    def test_has_the_name_of_its_registration(self):
         assert [get_task(name).name for name in task_names()] == task_names()
 
     def test_has_problems_that_survive_json(self, task):
@@ -92,12 +91,12 @@ class TestEveryTask:
             assert json.loads(json.dumps(problem.data)) == problem.data
             assert {message["role"] for message in problem.messages} == {"user"}
 
-    def test_names_a_problem_by_its_id(self, task):
+    def test_has_one_problem_for_each_id(self, task):
         known = {}
         for problem in task.problems("validation", 30):
             assert known.setdefault(problem.id, problem.data) == problem.data
 
-    def test_scores_anything(self, task):
+    def test_scores_any_text(self, task):
         (problem,) = task.problems("train", 1)
         hostile = [
             *("[" * 10**6, "\\boxed{" * 10**5, "<think>" * 10**5, "9" * 10**6, ",;" * 10**6, "\\boxed{" + "{" * 10**6),
@@ -110,7 +109,7 @@ class TestEveryTask:
             assert json.dumps(score.detail)
             assert all(isinstance(frame, str) for frame in task.steps(problem, response))
 
-    def test_runs_nothing_that_a_reply_says(self, task, monkeypatch):
+    def test_runs_nothing_in_a_reply(self, task, monkeypatch):
         for name in ("eval", "exec", "compile", "__import__"):
             monkeypatch.setattr(f"builtins.{name}", lambda *_, **__: pytest.fail("a reply was evaluated"))
 
@@ -121,45 +120,23 @@ PROBLEMS = {name: get_task(name).problems("train", 1)[0] for name in task_names(
 
 
 class TestReadAnswer:
-    def test_takes_what_a_box_holds_however_many_lines(self):
+    def test_reads_a_box_of_several_lines(self):
         assert read_answer("So:\n\\boxed{a, b;\nc, d}\nDone.") == "a, b;\nc, d"
 
-    def test_takes_long_ones_and_no_endless_ones(self):
+    def test_refuses_an_answer_above_the_maximum(self):
         assert read_answer("\\boxed{" + "1" * base.MAX_ANSWER + "}") == "1" * base.MAX_ANSWER
         assert read_answer("\\boxed{" + "1" * (base.MAX_ANSWER + 1) + "}") is None
 
 
 class TestScore:
     @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
-    def test_is_a_share(self, value):
+    def test_is_between_0_and_1(self, value):
         with pytest.raises(ValueError, match="must be in \\[0, 1\\]"):
             Score(value, False)
 
 
-class TestTaskReward:
-    def test_scores_rows_of_the_data_set(self):
-        rows = task_dataset(Sums(), "train", 3)
-        totals = [json.loads(row["problem"])["data"]["total"] for row in rows]
-        replies = [f"\\boxed{{{total} + 0}}" for total in totals[:2]] + ["\\boxed{1 + 0}"]
-        logged = {}
-        reward = TaskReward(Sums())
-        values = reward(
-            prompts=[row["prompt"] for row in rows],
-            completions=[[{"role": "assistant", "content": reply}] for reply in replies],
-            problem=[row["problem"] for row in rows],
-            log_metric=logged.__setitem__,
-        )
-
-        assert values == [1.0, 1.0, 0.0]
-        assert logged == {"sums/solved": pytest.approx(2 / 3)}
-        assert reward.__name__ == "sums"
-
-    def test_takes_plain_text_too(self):
-        (row,) = task_dataset("hanoi-small", "train", 1)
-
-        assert TaskReward("hanoi-small")(completions=["[]"], problem=[row["problem"]]) == [0.0]
-
-    def test_agrees_with_the_task_on_every_row(self, task):
+class TestTaskDataset:
+    def test_has_the_problems_of_the_task(self, task):
         problems = task.problems("validation", 4, seed=3)
         rows = task_dataset(task, "validation", 4, seed=3)
 

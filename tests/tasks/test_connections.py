@@ -24,10 +24,9 @@ for known in map(frozenset, CATEGORIES.values()):
 
 def solutions(words, size=4):
     """
-    Every way to sort words into groups that each stand in some category.
+    Return every partition of words into groups that are each in one category.
 
-    Not as the generator counts them: sets in place of bit masks, and the group of one word after the other in place of a
-    list of all groups.
+    Independent of the generator's count: uses sets instead of bit masks, and searches the groups of one word at a time.
     """
     if not words:
         return {frozenset()}
@@ -53,17 +52,17 @@ class TestCategories:
         assert len(CATEGORIES) >= 150
         assert all(len(words) >= 8 for words in CATEGORIES.values())
 
-    def test_hold_a_word_once_each(self):
+    def test_contain_each_word_once(self):
         for words in CATEGORIES.values():
             assert len(set(words)) == len(words)
             assert all(word.isascii() and word.isalpha() and word.islower() for word in words)
 
-    def test_share_plenty_of_words(self):
+    def test_share_many_words(self):
         times = Counter(word for words in CATEGORIES.values() for word in words)
 
         assert sum(number > 1 for number in times.values()) >= 300
 
-    def test_are_in_one_split_each(self):
+    def test_belong_to_one_split_each(self):
         task = Connections()
         train, validation = task.split("train"), task.split("validation")
 
@@ -72,13 +71,13 @@ class TestCategories:
         assert len(CATEGORIES) // 6 < len(validation) <= len(CATEGORIES) // 5
 
     @pytest.mark.parametrize("size", [3, 4])
-    def test_of_validation_share_no_group_with_one_for_training(self, size):
+    def test_for_validation_share_no_group_with_training(self, size):
         task = Connections(size=size)
         train, validation = task.split("train"), task.split("validation")
 
         assert all(len({*words} & {*others}) < size for words in validation.values() for others in train.values())
 
-    def test_of_the_small_variant_are_few_and_share_no_word(self):
+    def test_of_the_small_variant_are_few_and_disjoint(self):
         words = [word for known in small_categories().values() for word in known]
 
         assert len(small_categories()) == 150
@@ -95,7 +94,7 @@ class TestPuzzles:
                 assert solutions(problem.data["words"]) == {right}
 
     @pytest.mark.parametrize("split", ["train", "validation"])
-    def test_are_of_their_split_alone(self, split):
+    def test_use_only_categories_of_their_split(self, split):
         task = Connections()
         known = task.split(split)
         for problem in task.problems(split, 100):
@@ -107,7 +106,7 @@ class TestPuzzles:
             assert sorted(problem.data["words"]) == sorted(word for group in groups.values() for word in group)
 
     @pytest.mark.parametrize("level", HERRINGS)
-    def test_have_as_many_herrings_as_their_level_says(self, level):
+    def test_have_the_number_of_herrings_of_their_level(self, level):
         fewest, most = HERRINGS[level]
         for problem in get_task(f"connections-{level}").problems("train", 50):
             assert problem.data["level"] == level
@@ -116,13 +115,14 @@ class TestPuzzles:
     def test_take_the_levels_in_turn(self):
         assert [p.data["level"] for p in Connections().problems("train", 4)] == ["easy", "medium", "hard", "easy"]
 
-    def test_do_not_show_their_groups_by_the_order_of_their_words(self):
+    def test_shuffle_their_words(self):
         together = 0
         for problem in Connections("easy").problems("train", 200):
             first, second = problem.data["words"][:2]
             together += any({first, second} <= set(group) for group in problem.data["groups"].values())
 
-        # A word's neighbour is one of its three mates among fifteen in a fifth of all cases: 40, with a deviation of 5.7.
+        # A neighbour is one of the three other words of its group, among fifteen, with probability 1/5: 40 are
+        # expected, with a standard deviation of 5.7.
         assert 15 < together < 65
 
     def test_are_the_same_for_the_same_seed(self):
@@ -132,13 +132,13 @@ class TestPuzzles:
         assert task.problems("train", 6, seed=1) != task.problems("train", 6, seed=2)
         assert len({problem.id for problem in task.problems("train", 60)}) == 60
 
-    def test_that_cannot_be_made_are_refused(self):
+    def test_that_cannot_be_made_raise_an_error(self):
         twins = {f"kind {number}": ("a", "b", "c", "d") for number in range(10)}
 
         with pytest.raises(ValueError, match="tries gave no easy puzzle of 4 groups of 4 words with one solution"):
             Connections("easy", categories=twins).problems("train", 1)
 
-    def test_of_an_unknown_level_are_refused(self):
+    def test_of_an_unknown_level_raise_an_error(self):
         with pytest.raises(ValueError, match="`level` \\('cruel'\\) must be one of 'easy', 'medium', 'hard'"):
             Connections("cruel")
 
@@ -160,26 +160,27 @@ class TestScore:
         assert (score.value, score.solved) == (1.0, True)
         assert set(score.detail["found"]) == set(PROBLEM.data["groups"])
 
-    def test_counts_right_groups_and_overlaps(self):
+    def test_counts_correct_groups_and_overlaps(self):
         score = TASK.score(PROBLEM, written(SWAPPED))
 
-        # Two groups of four are right, and of the others three words of four: (2 / 4 + (4 + 4 + 3 + 3) / 4 / 4) / 2.
+        # Two groups of four are correct, and the others have three words of four: (2 / 4 + (4 + 4 + 3 + 3) / 4 / 4) /
+        # 2.
         assert score.value == pytest.approx((0.5 + 0.875) / 2)
         assert not score.solved
         assert score.detail["overlaps"] == [3, 3, 4, 4]
 
-    def test_of_a_partition_at_random_is_a_quarter(self):
+    def test_of_random_partitions_is_a_quarter(self):
         rng = random.Random(0)
         values = []
         for _ in range(2000):
             words = rng.sample(PROBLEM.data["words"], 16)
             values.append(value([words[start : start + 4] for start in range(0, 16, 4)]))
 
-        # 0.247 over 20,000 partitions; the least that there is has one word of each group in each.
+        # 0.247 over 20,000 partitions. The minimum has one word of each group in each.
         assert sum(values) / 2000 == pytest.approx(0.247, abs=0.01)
         assert min(values) >= 0.125
 
-    def test_takes_letters_of_either_case_and_any_order(self):
+    def test_ignores_case_and_order(self):
         shuffled = [list(reversed(group)) for group in reversed(RIGHT)]
 
         assert value(written(shuffled).upper()) == 1.0
@@ -207,28 +208,28 @@ class TestScore:
             "Some prose.\n" + written(RIGHT),
         ],
     )
-    def test_of_anything_but_a_partition_is_nothing(self, hack):
+    def test_of_any_other_answer_is_zero(self, hack):
         assert value(hack) == 0.0
 
-    def test_of_a_small_puzzle_goes_by_its_size(self):
+    def test_of_a_small_puzzle_uses_its_size(self):
         task = get_task("connections-small")
         (problem,) = task.problems("validation", 1)
         (first, second) = problem.data["groups"].values()
 
         assert task.score(problem, written([first, second])).value == 1.0
-        # No group is right, and of each two words of three: (0 + 2 / 3) / 2.
+        # No group is correct, and each has two words of three: (0 + 2 / 3) / 2.
         assert task.score(problem, written([[*first[:2], second[2]], [*second[:2], first[2]]])).value == pytest.approx(
             1 / 3
         )
 
 
 class TestReading:
-    def test_keeps_no_trace_of_the_spaces(self):
+    def test_removes_spaces(self):
         assert read_groups("\\boxed{ A b ,c;\n\nD,  e }") == [["a b", "c"], ["d", "e"]]
 
 
 class TestSteps:
-    def test_show_the_groups_as_they_are_found(self):
+    def test_show_one_group_after_another(self):
         frames = TASK.steps(PROBLEM, written(SWAPPED))
 
         assert len(frames) == 5
@@ -237,13 +238,13 @@ class TestSteps:
         assert f"right: {list(PROBLEM.data['groups'])[2]}" in frames[3]
         assert RIGHT[3][0] in frames[3] and RIGHT[2][0] not in frames[3].split("\n\n")[1]
 
-    def test_say_what_is_wrong_with_what_is_no_answer(self):
+    def test_describe_the_fault_of_an_invalid_answer(self):
         frames = TASK.steps(PROBLEM, written(RIGHT[:1]))
 
         assert len(frames) == 2
         assert "Not an answer: not 4 groups of 4 words." in frames[1]
 
-    def test_leave_the_solution_to_be_shown_apart(self):
+    def test_do_not_show_the_solution(self):
         solution = TASK.solution(PROBLEM)
 
         assert len(solution.splitlines()) == 4

@@ -1,8 +1,8 @@
 """
-What models, programs and players write is read in linear time.
+Text of models, programs and players is read in linear time.
 
-Patterns are found in the sources: a new one is attacked here unless `OURS` names it. The attack pumps what the pattern
-itself repeats, and counts the steps of a reference matcher (`backtracking.py`). No clock is involved.
+Patterns are found in the sources: a new one is attacked here unless `OURS` lists it. The attack repeats the repeats of
+the pattern, and counts the steps of a reference matcher (`regex_steps.py`). No clock is involved.
 """
 
 import ast
@@ -21,17 +21,16 @@ import trl_spiral
 from tests.helpers.counted_text import meter_patterns, work_of
 from tests.helpers.regex_steps import ONE_CHARACTER, REPEATS, Counter, TooManySteps, holds
 from trl_spiral.evaluation.problems.code_sets import CodeProblem
-from trl_spiral.evaluation.problems.math_grading import boxed_answer
 from trl_spiral.games import game_names, get_game
 from trl_spiral.games.code_game import can_be_guessed
 from trl_spiral.games.negotiation import read_offer
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.talk import say
+from trl_spiral.games.textarena.talk import clean_talk
+from trl_spiral.rewards.base import RepliesReward
 from trl_spiral.tasks import get_task
-from trl_spiral.text.completions import RepliesReward
-from trl_spiral.text.printable import fenced
-from trl_spiral.text.programs import extract_program, is_blank
-from trl_spiral.text.prompts import extract_code_move, extract_move
+from trl_spiral.text.printable import fenced_lines
+from trl_spiral.text.python_source import is_blank
+from trl_spiral.text.replies import boxed_answer, extract_code_move, extract_move, extract_program
 
 
 PACKAGE = Path(trl_spiral.__file__).parent
@@ -79,18 +78,17 @@ BUILT = {
         {game.move for game in map(get_game, game_names()) if isinstance(game, TextArenaGame)}
     ),
     "players/pig.py: _number": [r"turn total is (\d+)", r"Player 0: '(\d+)'", r"First to (\d+) points"],
-    "prompts.py: extract_code_move": [r"^[ \t]{0,9}"],
+    "text/replies.py: extract_code_move": [r"^[ \t]{0,9}"],
     "text/control.py: __init__": [r"<|\[|▁"],
 }
-"""Where the package builds patterns when it runs, and such as it builds."""
+"""Places where the package builds patterns at run time, with examples."""
 
 OURS = {
     "cli/doctor.py: extras": "the metadata of this package",
     "report/charts.py: _found": "names of metrics",
-    "tiny.py: _make_tokenizer": "lessons, of which the vocabulary is made",
-    "tiny_solver.py: _make_tokenizer": "lessons, of which the vocabulary is made",
+    "tiny/tokenizer.py: _pieces": "lessons, from which the vocabulary is made",
 }
-"""Where patterns read text of our own alone, and what it is."""
+"""Places where patterns read only trusted text, with its origin."""
 
 
 def pattern_of(site: str, call: ast.Call) -> list[tuple[str, int]]:
@@ -105,11 +103,11 @@ def pattern_of(site: str, call: ast.Call) -> list[tuple[str, int]]:
         if site in BUILT:
             return [(pattern, given) for pattern in BUILT[site]]
     module = importlib.import_module("trl_spiral." + site.split(".py: ")[0].replace("/", "."))
-    return [(eval(ast.unparse(call.args[0]), vars(module)), given)]  # made of the module's own constants
+    return [(eval(ast.unparse(call.args[0]), vars(module)), given)]  # uses the module's own constants
 
 
 def bodies(item: tuple) -> list[list]:
-    """Return the sequences of nodes that a node holds."""
+    """Return the sequences of nodes inside a node."""
     kind, value = item
     if kind in REPEATS:
         return [list(value[2])]
@@ -134,7 +132,7 @@ def letters(nodes: list) -> set[str]:
 
 
 class Attack:
-    """Texts that pump what a pattern repeats."""
+    """Texts that repeat the repeats of a pattern."""
 
     SUFFIXES = ("", "!", "\n", "\n!")
 
@@ -158,7 +156,7 @@ class Attack:
         return text
 
     def pumps(self, nodes: list, before: str = "") -> Iterator[tuple[str, str]]:
-        """Return what stands before a repeat, and what it repeats."""
+        """Return the text before a repeat, and the repeated text."""
         for item in nodes:
             if item[0] in REPEATS:
                 (body,) = bodies(item)
@@ -177,11 +175,11 @@ class Attack:
 
 TIMES = 32
 GROWTH = 2.5
-"""Most that twice the text may multiply the steps by. Linear work grows by 2, quadratic work by almost 4."""
+"""Maximum factor of steps for twice the text. Linear work grows by 2, quadratic work by almost 4."""
 
 
 def superlinear(pattern: str, flags: int, method: str) -> list[str]:
-    """Return texts of which twice as much takes more than twice the steps."""
+    """Return texts for which twice the text needs more than twice the steps."""
     attack, found, counter = Attack(pattern, flags), [], Counter(pattern, flags, "", most=100_000)
     for long, short in dict(zip(attack.texts(2 * TIMES), attack.texts(TIMES), strict=True)).items():
         counter.read(long)
@@ -204,13 +202,13 @@ def method_of(name: str) -> str:
 
 class TestPatterns:
     @pytest.mark.parametrize("site", sorted(SITES.keys() - OURS.keys()))
-    def test_take_twice_the_steps_for_twice_the_text(self, site):
+    def test_need_at_most_twice_the_steps_for_twice_the_text(self, site):
         for call, methods in SITES[site]:
             for pattern, flags in pattern_of(site, call):
                 for method in set(map(method_of, methods)):
                     assert superlinear(pattern, flags, method) == [], pattern
 
-    def test_that_are_named_here_exist(self):
+    def test_named_here_exist(self):
         assert BUILT.keys() | OURS.keys() <= SITES.keys()
 
 
@@ -231,7 +229,7 @@ class TestAttack:
             (r"(?:\s*;)*\s*$", "finditer"),
         ],
     )
-    def test_finds_what_is_not_linear(self, pattern, method):
+    def test_finds_patterns_that_are_not_linear(self, pattern, method):
         assert superlinear(pattern, 0, method) != []
 
     @pytest.mark.parametrize(
@@ -244,10 +242,10 @@ class TestAttack:
             (r"a*b*c*", "fullmatch"),
         ],
     )
-    def test_leaves_alone_what_is(self, pattern, method):
+    def test_accepts_linear_patterns(self, pattern, method):
         assert superlinear(pattern, 0, method) == []
 
-    def test_steps_lead_where_those_of_re_lead(self):
+    def test_finds_the_matches_of_re(self):
         patterns = [r"(a+)+$", r"a*b?a*c", r"\bfoo\b|o+?x", r"(?<=\d)[eE]([+-]?\d+)", r"(?<!\w)ab(?!\w)", r"(?s:.+)x"]
         patterns += [r"(?>a+)b", r"a*+b", r"(?:ab)*+a", r"(?:a|ab)*?c", r"[^ab]x|[A-C]", r"", r"b?", r"^[ \t]*x$"]
         rng = random.Random(0)
@@ -273,8 +271,8 @@ READERS = {
     "a partition": lambda text: get_task("connections").score(WORDS, text),
     "an output": can_be_guessed,
     "a completion": lambda text: RepliesReward().replies([text], prompts=["<think>"]),
-    "a transcript": fenced,
-    "talk": say,
+    "a transcript": fenced_lines,
+    "talk": clean_talk,
     "an offer": read_offer,
 } | {f"a move of {name}": get_game(name).canonical for name in game_names()}
 
@@ -319,16 +317,16 @@ SUFFIXES = ("", "}", "!", "]}", "\n```\n\\boxed{5}")
 
 class TestReaders:
     @pytest.mark.parametrize("name", READERS)
-    def test_take_twice_the_work_for_twice_the_text(self, name, monkeypatch):
+    def test_need_at_most_twice_the_work_for_twice_the_text(self, name, monkeypatch):
         meter_patterns(monkeypatch)
         read = READERS[name]
         for prefix, piece, suffix in product(PREFIXES, PIECES, SUFFIXES):
             short, long = (prefix + piece * times + suffix for times in (100, 200))
 
-            # What is short enough to be read at all is read a few times over. A square would be hundreds of times.
+            # Texts within the length limits are read a few times. Quadratic work would be hundreds of times.
             assert (twice := work_of(read, long)) <= 20 * len(long) or twice <= GROWTH * work_of(read, short), long
 
-    def test_would_be_found_out(self):
+    def test_would_be_detected(self):
         def one_by_one(text: str) -> None:
             while text:
                 text = text[1:]

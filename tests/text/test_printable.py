@@ -27,7 +27,7 @@ from trl_spiral.cli.tournament import standing_table, standings
 from trl_spiral.engines.http.client import BadAnswer, ServerLost
 from trl_spiral.engines.http.retrying import PatientTransport
 from trl_spiral.evaluation.exact.policy_tables import format_policy_table
-from trl_spiral.evaluation.matches import MatchReport, Outcome, match_table
+from trl_spiral.evaluation.matches import MatchReport, SeatResult, match_table
 from trl_spiral.evaluation.problems.comparison import asked_differently, compare_scores, comparison_table
 from trl_spiral.evaluation.transcripts import make_record, write_transcripts
 from trl_spiral.games import get_game
@@ -38,8 +38,8 @@ from trl_spiral.selfplay.referee import Start, play, referee
 from trl_spiral.types import Ending, Episode, Observation, Trajectory, Turn
 
 
-# Control sequences of 7 and of 8 bits, a title, a bell, backspaces; changes of direction; characters without width; line
-# ends of Unicode; half a surrogate pair; and invisible characters of classes that are visible otherwise.
+# Control sequences of 7 and of 8 bits, a title, a bell, backspaces; changes of direction; characters without width;
+# line ends of Unicode; half a surrogate pair; and invisible characters of otherwise visible classes.
 CONTROLS = (
     "\x1b[2J\x1b]0;owned\x07\r\x08\x00\x7f\x9b31m\x90q\x9c\x85\x0b\x0c\u202e\u2066\u200f\u061c\u200b\u200d\u2060\ufeff\xad"
     "\u2028\u2029\ud800\U000e0041\U000e0101\u3164\u115f\u034f\ufff9"
@@ -57,7 +57,7 @@ def is_shown(char):
 
 
 def unsafe(text):
-    """Characters of a shown text that should not be there."""
+    """Return the characters of a displayed text that should not be in it."""
     blank = {"\u3164", "\u115f", "\u034f", "\U000e0101"}
     return sorted({char for char in text if not is_shown(char) or char in blank})
 
@@ -67,7 +67,7 @@ def names(text=HOSTILE):
 
 
 def episode(text=HOSTILE, ending=Ending.FINISHED, **changes):
-    """A game in which everything that can be a text is one."""
+    """Return a game with a hostile text wherever it can have one."""
     turn = Turn(action=text, text=text, prompt_ids=(1,), completion_ids=(2,), logprobs=(-0.5,), policy="policy")
     trajectories = (Trajectory(0, (turn,)), Trajectory(1, ()))
     facts = dict(detail=text, order=(0,), moves=((0, text),), offender=0)
@@ -76,13 +76,13 @@ def episode(text=HOSTILE, ending=Ending.FINISHED, **changes):
 
 class TestTerminal:
     @pytest.mark.parametrize("ending", Ending)
-    def test_the_end_of_a_game_is_one_line(self, ending):
-        told = ending_in_words(episode(ending=ending), 1)
+    def test_the_ending_of_a_game_is_one_line(self, ending):
+        output = ending_in_words(episode(ending=ending), 1)
 
-        assert unsafe(told) == []
-        assert "\n" not in told
+        assert unsafe(output) == []
+        assert "\n" not in output
 
-    def test_the_name_of_a_real_programs_exception_moves_no_cursor(self):
+    def test_the_exception_name_of_a_program_moves_no_cursor(self):
         try:
             sandbox = LocalSandbox(workers=1)
         except CannotContain as missing:
@@ -90,13 +90,13 @@ class TestTerminal:
         name = "Evil\x1b[2J\n# Forged\u202e"
         with sandbox:
             (outcome,) = sandbox.run([Job(f"raise type({name!r}, (Exception,), {{}})()")])
-        told = ending_in_words(episode(detail=f"the program failed: {outcome.error}"), 0)
+        output = ending_in_words(episode(detail=f"the program failed: {outcome.error}"), 0)
 
-        assert "Evil" in told
-        assert unsafe(told) == []
-        assert "\n" not in told
+        assert "Evil" in output
+        assert unsafe(output) == []
+        assert "\n" not in output
 
-    def test_a_game_at_the_terminal(self):
+    def test_a_game_is_filtered(self):
         screen = io.StringIO()
         observation = Observation(
             HOSTILE, 0, ({"role": "user", "content": HOSTILE},), legal_actions=("[4]", HOSTILE), turns=0
@@ -109,7 +109,7 @@ class TestTerminal:
         assert [line for line in screen.getvalue().split("\n") if " plays " in line] != []
 
     @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-    def test_a_terminal_of_any_encoding(self, encoding):
+    def test_any_encoding_works(self, encoding):
         raw = io.BytesIO()
         screen = io.TextIOWrapper(raw, encoding=encoding)
         observation = Observation("Game", 0, ({"role": "user", "content": f"│ é {HOSTILE}"},), legal_actions=("[4]",))
@@ -118,7 +118,7 @@ class TestTerminal:
         assert unsafe(raw.getvalue().decode(encoding)) == []
 
     @pytest.mark.parametrize("terminal", [False, True])
-    def test_the_live_view(self, terminal):
+    def test_the_live_view_is_filtered(self, terminal):
         console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
         trainer = SimpleNamespace(
             callback_handler=SimpleNamespace(callbacks=[]),
@@ -133,24 +133,24 @@ class TestTerminal:
         live.on_log(None, trainer.state, None, logs=logs)
         live.on_log(None, trainer.state, None, logs={"selfplay/games": 5.0, "selfplay/illegal_rate": 0.9})
         live.on_train_end(None, trainer.state, None)
-        # What rich writes itself: places, colours and the cursor.
+        # Positions, colours and cursor sequences of rich itself.
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Zhlm]|\r", "", console.file.getvalue().replace("\x1b[2J", "unsafe \x07"))
 
         assert "0.5" in shown or "50%" in shown
         assert unsafe(shown) == []
 
-    def test_a_line_of_progress(self):
+    def test_a_line_of_progress_is_filtered(self):
         logs = {f"eval/{CONTROLS}-x/all/reward": 0.5, f"exploitability/{CONTROLS}/exploitability": 0.1}
-        told = progress_line(3, logs)
+        output = progress_line(3, logs)
 
-        assert told.count("reward") == told.count("exploitability") == 1
-        assert unsafe(told) == [] and "\n" not in told
+        assert output.count("reward") == output.count("exploitability") == 1
+        assert unsafe(output) == [] and "\n" not in output
 
-    def test_what_trl_prints_of_completions(self, model_dir, tmp_path, capfd):
+    def test_completions_that_trl_prints_are_filtered(self, model_dir, tmp_path, capfd):
         trainer = RecordingTrainer(model_dir, config(tmp_path, max_steps=1, log_completions=True))
-        rows = [HOSTILE.replace("\ud800", "")] * 2  # half a character is no text of a tokenizer, and no table takes it
+        rows = [HOSTILE.replace("\ud800", "")] * 2  # tokenizers and tables refuse half a surrogate pair
         trainer._logs["prompt"].extend([[{"role": "user", "content": rows[0]}]] * 2)
-        for column in (trainer._logs["completion"], trainer._logs["extra"]["told"]):
+        for column in (trainer._logs["completion"], trainer._logs["extra"]["output"]):
             column.extend(rows)
         trainer._logs["advantages"].extend([0.5, -0.5])
         trainer._logs["rewards"]["return"].extend([1.0, -1.0])
@@ -159,7 +159,7 @@ class TestTerminal:
 
         assert "Forged" in printed
         assert unsafe(printed) == []
-        assert list(trainer._logs["completion"]) == rows  # files and trackers keep what was written
+        assert list(trainer._logs["completion"]) == rows  # files and trackers keep the original
 
     @pytest.mark.parametrize(
         "arguments",
@@ -173,29 +173,29 @@ class TestTerminal:
         ],
         ids=" ".join,
     )
-    def test_a_refused_argument_is_told_in_one_line(self, arguments, capfdbinary):
+    def test_a_refused_argument_is_one_line(self, arguments, capfdbinary):
         name = f"{CONTROLS}\n# Forged"
         name = name.replace("\x00", "").encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
         arguments = [one.format(name) for one in arguments]
         chosen = arguments if arguments[0] != "--import" else ["games", *arguments[:2]]
 
         assert main(chosen) == 2
-        told = capfdbinary.readouterr().err.decode()
-        assert unsafe(told) == []
-        assert told.count("\n") == 1
+        output = capfdbinary.readouterr().err.decode()
+        assert unsafe(output) == []
+        assert output.count("\n") == 1
 
 
 class TestLogs:
     def test_a_message_is_one_line_without_secrets(self, caplog):
         logger = logging.getLogger("trl_spiral.engines.http.openai")
         logger.warning("%s said %s at %s", "rival", HOSTILE, "https://me:planted@host/v1?key=planted")
-        (told,) = (record.getMessage() for record in caplog.records)
+        (output,) = (record.getMessage() for record in caplog.records)
 
-        assert unsafe(told) == []
-        assert "\n" not in told and "planted" not in told
-        assert told.startswith("rival said")
+        assert unsafe(output) == []
+        assert "\n" not in output and "planted" not in output
+        assert output.startswith("rival said")
 
-    def test_no_module_has_a_way_around_the_filter(self):
+    def test_no_module_bypasses_the_filter(self):
         found = []
         for path in sorted(Path(make_record.__code__.co_filename).parents[1].rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -211,7 +211,7 @@ class TestLogs:
 
 class TestServers:
     def said(self, prepare):
-        """The words of the error that a server's answer ends in."""
+        """Return the error message that results from a server's answer."""
         with CompletionsServer() as server:
             prepare(server)
             engine = EndpointEngine(server.url, "m", api_key_env=None, max_retries=0)
@@ -226,23 +226,23 @@ class TestServers:
                 engine.metrics()
         return None
 
-    def test_a_refusal(self):
+    def test_a_refusal_is_one_line(self):
         def refuse(server):
             server.failures = [(400, {"error": {"message": HOSTILE}})] * 3
 
-        told = self.said(refuse)
-        assert "HTTP 400" in told and unsafe(told) == [] and "\n" not in told
+        output = self.said(refuse)
+        assert "HTTP 400" in output and unsafe(output) == [] and "\n" not in output
 
     def test_a_lost_reply_is_logged_in_one_line(self, caplog):
         def break_off(server):
             server.raw = [b"HTTP/1.1 \x1b[2J\x9b31m OK\r\n\r\n"] * 3
 
         self.said(break_off)
-        (told,) = (record.getMessage() for record in caplog.records)
-        assert "BadStatusLine" in told or "HTTP" in told
-        assert unsafe(told) == [] and "\n" not in told
+        (output,) = (record.getMessage() for record in caplog.records)
+        assert "BadStatusLine" in output or "HTTP" in output
+        assert unsafe(output) == [] and "\n" not in output
 
-    def test_a_server_that_is_given_up(self):
+    def test_a_lost_server_is_one_line(self):
         with CompletionsServer() as server:
             server.raw = [b"\x1b[2J\x9b31m\xe2\x80\xae\r\n\r\n"] * 50
             transport = PatientTransport(server.url, patience=0.1)
@@ -255,14 +255,14 @@ class TestServers:
 
 
 def tokens_of(text):
-    """What Markdown reads in a text, by kind."""
-    markdown_it = pytest.importorskip("markdown_it")  # comes with rich; the environment of vLLM has none
+    """Return the Markdown elements of a text, by kind."""
+    markdown_it = pytest.importorskip("markdown_it")  # a dependency of rich; missing in the environment of vLLM
     found = markdown_it.MarkdownIt("commonmark").enable("table").parse(text)
     return [token for block in found for token in (block, *(block.children or ()))]
 
 
 def forged(text):
-    """What only a forged text can have put into Markdown."""
+    """Return Markdown elements that only a forged text can contain."""
     kinds = ("html_block", "html_inline", "image", "link_open", "em_open", "strong_open")
     return [token.type for token in tokens_of(text) if token.type in kinds]
 
@@ -272,7 +272,7 @@ class TestMarkdown:
         "text", [HOSTILE, FORGED, "```", "`", "", " ", "plain", "a_b", "_", "org/model", "\\", "\\|"]
     )
     @pytest.mark.parametrize("ending", Ending)
-    def test_a_transcript_has_its_own_headings_and_no_others(self, text, ending, tmp_path):
+    def test_a_transcript_has_only_its_own_headings(self, text, ending, tmp_path):
         (path,) = write_transcripts([episode(text, ending)], tmp_path, lambda ids: text)
         written = path.read_bytes().decode()
         headings = [token.tag for token in tokens_of(written) if token.type == "heading_open"]
@@ -285,8 +285,8 @@ class TestMarkdown:
         assert sum(token.type == "list_item_open" for token in tokens_of(written)) == 5
 
     @pytest.mark.parametrize("name", [HOSTILE, FORGED, "a|b", "a\\|b", "a\\\\|b", "|", "\\", "`|`", "a\\"])
-    def test_a_table_has_as_many_cells_as_its_head(self, name):
-        outcomes = [Outcome.of(episode(name), 0, 0), Outcome.of(episode(name), 1, 0)]
+    def test_a_table_has_as_many_cells_as_its_header(self, name):
+        outcomes = [SeatResult.of(episode(name), 0, 0), SeatResult.of(episode(name), 1, 0)]
         played = [episode(name, counter=k) for k in range(3)]
         state = {
             **dict(state=name, seat=0, moves={"[bet]": 1.0}, illegal=0.0, reach=1.0, best_response="[bet]"),
@@ -311,17 +311,17 @@ class TestMarkdown:
             assert unsafe(text) == [], kind
             assert forged(text) == [], kind
 
-    def test_sentences_below_a_table(self):
+    def test_sentences_below_a_table_are_filtered(self):
         (row, *_) = make_rows(1)
         rows = [replace(row, model=model, settings=json.dumps({HOSTILE: model})) for model in (HOSTILE, "b")]
-        told = "\n".join(asked_differently(rows))
+        output = "\n".join(asked_differently(rows))
 
-        assert "not asked alike" in told
-        assert unsafe(told) == [] and forged(told) == []
+        assert "asked differently" in output
+        assert unsafe(output) == [] and forged(output) == []
 
 
 def texts_in(page):
-    """Every string that a page shows: of its summary, of its packed records, and its title."""
+    """Return every string of a page: of its summary, its packed records, and its title."""
 
     def strings(value):
         if isinstance(value, str):
@@ -340,7 +340,7 @@ def texts_in(page):
 
 
 class TestPages:
-    def test_of_a_run(self):
+    def test_of_a_run_are_filtered(self):
         from trl_spiral.players import RandomPlayer
 
         (real,) = play([referee(Start(GAME, [RandomPlayer()] * 2, seed=0, play_seed=0))])
@@ -349,13 +349,13 @@ class TestPages:
         history = [{"step": 1, f"selfplay/{HOSTILE}/seat0/win": 0.5, HOSTILE: 1.0}]
         run = Run(HOSTILE, history=history, games=[record], games_kept=1, description={"command": HOSTILE})
         page = render(run, [SimpleNamespace(step=1, metric=HOSTILE, sentence=HOSTILE)])
-        told = list(texts_in(page))
+        output = list(texts_in(page))
 
-        assert sum("Forged" in text for text in told) > 10
-        assert [text for text in told if unsafe(text)] == []
+        assert sum("Forged" in text for text in output) > 10
+        assert [text for text in output if unsafe(text)] == []
         assert unsafe(page) == []
 
-    def test_of_a_comparison(self):
+    def test_of_a_comparison_are_filtered(self):
         rows = [replace(row, model=HOSTILE, response=HOSTILE) for row in make_rows(1)[:1]]
         page = render_comparison(compare_scores(rows), rows)
 

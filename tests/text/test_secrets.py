@@ -24,7 +24,7 @@ from trl_spiral.callbacks.transcripts import describe_run
 from trl_spiral.cli import main
 
 
-P = "Planted0"  # in every planted secret, and nowhere else
+P = "Planted0"  # in planted secrets only
 
 COMMANDS = [
     ["--url", f"https://host/v1?api_key={P}&x=1#model"],
@@ -71,20 +71,20 @@ def shown(*arguments):
 class TestCommand:
     @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:40])
     def test_is_written_without_secrets(self, arguments):
-        told = shown(*arguments)
+        written = shown(*arguments)
 
-        assert P.lower() not in told.lower() and base64.b64encode(P.encode()).decode() not in told
-        assert "HIDDEN" in told
-        assert ("--seed 7" in told) == ("7" in arguments)  # no more of a command is hidden than one option
+        assert P.lower() not in written.lower() and base64.b64encode(P.encode()).decode() not in written
+        assert "HIDDEN" in written
+        assert ("--seed 7" in written) == ("7" in arguments)  # only one option of a command is hidden
 
     @pytest.mark.parametrize("text", HARMLESS)
-    def test_is_written_as_it_was_given(self, text):
+    def test_without_secrets_is_written_unchanged(self, text):
         import shlex
 
         assert shown(*shlex.split(text)) == f"train.py {text}"
 
 
-# One for each way in which a secret gets into a run. `generation_kwargs` and the like would reach the model.
+# One for each way for a secret to enter a run. `generation_kwargs` and similar options would reach the model.
 PLANTED = {
     "hub_token": f"hf_{P}hub",
     "model_init_kwargs": {"token": f"{P}init"},
@@ -97,7 +97,7 @@ PLANTED = {
 
 
 def contents(path):
-    """All bytes of a file: as they are, unzipped, unpacked, and the columns of a table."""
+    """Return all bytes of a file: raw, unzipped, unpacked, and the columns of a table."""
     data = path.read_bytes()
     yield data
     if zipfile.is_zipfile(path):
@@ -110,7 +110,7 @@ def contents(path):
 
 
 def found_in(folder):
-    """Names of files with a planted secret, in any case and in base64."""
+    """Return the names of files with a planted secret, in any case and in base64."""
     searched = [path for path in Path(folder).rglob("*") if path.is_file()]
     needles = [P.lower().encode(), base64.b64encode(P.encode()).rstrip(b"=")[:10].lower()]
     hits = {path.name for path in searched for data in contents(path) if any(one in data.lower() for one in needles)}
@@ -118,7 +118,7 @@ def found_in(folder):
 
 
 class TestTraining:
-    def test_leaves_no_secret_in_any_file_or_line(self, model_dir, tmp_path, monkeypatch, capfd, caplog):
+    def test_writes_no_secret_to_any_file_or_log(self, model_dir, tmp_path, monkeypatch, capfd, caplog):
         folder = tmp_path / "run"
         monkeypatch.setattr("sys.argv", ["train.py", *(part for arguments in COMMANDS[:20] for part in arguments)])
         monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(folder / "logs"))
@@ -145,25 +145,25 @@ class TestTraining:
         } < searched
         assert any(name.startswith("events.out.tfevents") for name in searched)
         assert P.lower() not in "".join([*capfd.readouterr(), caplog.text]).lower()
-        # The run itself goes on with all of them.
+        # The run itself uses all of them.
         assert trainer.args.hub_token == copy.deepcopy(trainer.args).hub_token == PLANTED["hub_token"]
         assert pickle.loads(pickle.dumps(trainer.args)).model_init_kwargs == PLANTED["model_init_kwargs"]
         saved = torch.load(folder / "training_args.bin", weights_only=False)
         assert (type(saved), saved.hub_token, saved.learning_rate) == (SpiralConfig, None, args.learning_rate)
 
-    def test_trackers_of_algorithms_get_none_either(self, tmp_path):
+    def test_algorithm_trainers_send_no_secret_to_trackers(self, tmp_path):
         args = algorithm_config(tmp_path, hub_token=f"hf_{P}", model_init_kwargs={"token": P}, run_name=f"sk-{P}x")
 
         assert P not in args.to_json_string()
         assert P not in json.dumps(args.to_sanitized_dict())
 
-    def test_a_report_hides_what_an_older_version_has_written(self, tmp_path):
+    def test_a_report_hides_secrets_of_an_older_version(self, tmp_path):
         (tmp_path / "trainer_state.json").write_text('{"global_step": 1, "max_steps": 1, "log_history": []}')
-        told = {
+        written = {
             "command": f"train.py --access_key {P}",
             "settings": {"base_url": f"https://host?{P}", "headers": {"a": P}},
         }
-        (tmp_path / "run.json").write_text(json.dumps(told))
+        (tmp_path / "run.json").write_text(json.dumps(written))
 
         assert main(["report", str(tmp_path)]) == 0
         page = (tmp_path / "report.html").read_text()
@@ -187,10 +187,10 @@ trainer.push_to_hub()
 
 
 class TestPushing:
-    def test_works_by_a_token_that_is_in_no_pushed_file(self, model_dir, tmp_path):
+    def test_uses_a_token_that_is_in_no_pushed_file(self, model_dir, tmp_path):
         with HubServer() as hub:
             environment = hub.environment(tmp_path)
-            del environment["HF_TOKEN"]  # so that only the configuration has it
+            del environment["HF_TOKEN"]  # only the configuration has it
             script = PUSHING.format(token=hub.token, model=model_dir)
             done = forks.run([sys.executable, "-c", script], env=environment, cwd=tmp_path)
             pushed = hub.repos["tester/parrot"] if done.returncode == 0 else {}

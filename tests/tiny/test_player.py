@@ -1,15 +1,18 @@
-"""The tiny player: its lessons hold rules and no strategy, its tokenizer loses nothing, and it is made once."""
+"""The tiny player: lessons without strategy, a lossless tokenizer, and a cache."""
 
 import random
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import torch
 
 from trl_spiral.games import get_game
-from trl_spiral.games.tictactoe import NAME, random_lessons
-from trl_spiral.text.prompts import INSTRUCTION, PromptRenderer, extract_move
-from trl_spiral.tiny.lessons import LESSONS
+from trl_spiral.games.tictactoe import NAME
+from trl_spiral.text.prompts import INSTRUCTION, PromptRenderer
+from trl_spiral.text.replies import extract_move
+from trl_spiral.tiny.lessons import LESSONS, tictactoe_lessons
 from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
 
 
@@ -26,7 +29,7 @@ class TestLessons:
         rng = random.Random(0)
         first_moves = Counter()
         for _ in range(4000):
-            question, reply = random_lessons(rng, reading=False, instruction=INSTRUCTION)
+            question, reply = tictactoe_lessons(rng, reading=False, instruction=INSTRUCTION)
             listed = question.split("Available Moves:")[1].split("\n")[0]
             assert f"'{extract_move(reply)}'" in listed
             if listed.count("'[") == 9:
@@ -36,15 +39,15 @@ class TestLessons:
         assert len(first_moves) == 9
         assert all(25 <= count <= 80 for count in first_moves.values())
 
-    def test_questions_are_about_the_rules(self):
+    def test_questions_ask_for_the_result_of_a_move(self):
         rng = random.Random(1)
-        replies = Counter(random_lessons(rng, reading=True, instruction=INSTRUCTION)[1] for _ in range(2000))
+        replies = Counter(tictactoe_lessons(rng, reading=True, instruction=INSTRUCTION)[1] for _ in range(2000))
 
         assert set(replies) == {"O has won", "X has won", "draw", "the game goes on"}
         assert replies["the game goes on"] > 1000
 
     @pytest.mark.parametrize("game", LESSONS)
-    def test_the_reply_to_a_prompt_is_a_move_of_the_game(self, game):
+    def test_replies_are_moves_of_the_game(self, game):
         rng = random.Random(2)
         lessons = [LESSONS[game](rng, False, INSTRUCTION) for _ in range(200)]
 
@@ -55,7 +58,7 @@ class TestLessons:
             # Where moves are listed, the prompt lists this one.
             assert "legal moves:" not in question or f"'{move}'" in question.split("legal moves:")[1]
 
-    def test_a_card_tells_nothing_about_the_move(self):
+    def test_moves_do_not_depend_on_the_card(self):
         rng = random.Random(3)
         replies = {card: Counter() for card in "JQK"}
         for _ in range(3000):
@@ -66,7 +69,7 @@ class TestLessons:
         # Some 300 lessons a card and a move each with one half: 0.38 to 0.62 is 4 sigma.
         assert all(0.38 < moves["[call]"] / moves.total() < 0.62 for moves in replies.values())
 
-    def test_what_comes_of_a_move_at_cards_is_right(self):
+    def test_results_of_poker_moves_are_right(self):
         rng = random.Random(4)
         asked = dict(LESSONS["Kuhn-v0"](rng, True, INSTRUCTION) for _ in range(2000))
 
@@ -83,7 +86,7 @@ class TestLessons:
             }
             assert reply == expected[move], question
 
-    def test_whether_a_swap_pays_is_right(self):
+    def test_results_of_trades_are_right(self):
         rng = random.Random(5)
         for _ in range(100):
             question, reply = LESSONS["SimpleNegotiation-v2"](rng, True, INSTRUCTION)
@@ -95,7 +98,7 @@ class TestLessons:
 
 
 class TestTinyPlayer:
-    def test_has_a_chat_template_and_round_trips_any_text(self, player):
+    def test_tokenizer_has_a_chat_template_and_round_trips_any_text(self, player):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(player)
@@ -111,11 +114,11 @@ class TestTinyPlayer:
         renderer = PromptRenderer(AutoTokenizer.from_pretrained(player))
         prompt = renderer.prompt(get_game(NAME).start(0).observe(0))
 
-        # Three rows, nine moves, and what stands between. Counted on the real prompt; it was ~200 with Qwen's tokenizer.
+        # Three rows, nine moves, and the text between. Counted on the real prompt; about 200 with Qwen's tokenizer.
         assert len(prompt) <= 24
         assert len(renderer.reply("\\boxed{[4]}")) == 2
 
-    def test_a_move_is_one_token_in_every_game_it_knows(self, players_in_forks, tmp_path):
+    def test_a_move_is_one_token_in_every_game(self, players_in_forks, tmp_path):
         from transformers import AutoTokenizer
 
         games = ("TicTacToe-v0", "Kuhn-v0", "SimpleNegotiation-v2")
@@ -124,14 +127,12 @@ class TestTinyPlayer:
         )
         renderer = PromptRenderer(AutoTokenizer.from_pretrained(player))
 
-        # With its end. An offer is its two amounts, its two resources and a bracket.
+        # With the end of turn. An offer is its two amounts, its two resources and a bracket.
         for move, tokens in (("[4]", 2), ("[check]", 2), ("[Accept]", 2), ("[Offer: 3 Wood -> 2 Brick]", 6)):
             assert len(renderer.reply(f"\\boxed{{{move}}}")) == tokens, move
         assert len(renderer.prompt(get_game("Kuhn-v0").start(0).observe(0))) <= 40
 
-    def test_is_made_once(self, player, tmp_path_factory):
-        from pathlib import Path
-
+    def test_is_made_once(self, player):
         cache = Path(player).parent
         before = sorted(path.name for path in cache.iterdir())
         again = make_tiny_player(TinyPlayerRecipe(**QUICK), cache_dir=cache)
@@ -139,15 +140,24 @@ class TestTinyPlayer:
         assert again == player
         assert sorted(path.name for path in cache.iterdir()) == before
 
-    def test_is_made_anew_for_other_atoms(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("trl_spiral.tiny.player._make_in_own_process", lambda recipe, folder: folder.mkdir())
+    def test_making_it_leaves_the_random_state_and_the_threads_alone(self, tmp_path):
+        torch.manual_seed(0)
+        expected = torch.rand(3), torch.get_num_threads()
+        torch.manual_seed(0)
+        make_tiny_player(TinyPlayerRecipe(**QUICK), cache_dir=tmp_path)
+
+        assert torch.equal(torch.rand(3), expected[0])
+        assert torch.get_num_threads() == expected[1]
+
+    def test_other_atoms_make_another_player(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("trl_spiral.tiny.player._make", lambda recipe, folder: folder.mkdir())
         recipe = TinyPlayerRecipe(games=("Kuhn-v0",), **QUICK)
         before = make_tiny_player(recipe, cache_dir=tmp_path)
         monkeypatch.setattr(type(get_game("Kuhn-v0")), "atoms", "[JQK]")
 
         assert make_tiny_player(recipe, cache_dir=tmp_path) != before
 
-    def test_says_for_which_games_it_exists(self, tmp_path):
+    def test_a_game_without_lessons_is_refused(self, tmp_path):
         with pytest.raises(
             ValueError, match="There is no tiny player for 'Nim-v0', only for 'TicTacToe-v0', 'Kuhn-v0'"
         ):

@@ -1,4 +1,4 @@
-"""Every setting that differs from the checkpoint's is applied, refused or warned about, by one table."""
+"""Settings that differ from the checkpoint's: applied, refused or applied with a warning, by one table."""
 
 import dataclasses
 import json
@@ -31,17 +31,17 @@ RUN = dict(max_steps=12, save_strategy="steps", save_steps=6, logging_steps=1)
 
 class TestTable:
     @pytest.mark.parametrize("kind", [SpiralConfig, AlgorithmConfig])
-    def test_decides_for_every_setting(self, kind):
+    def test_contains_every_setting(self, kind):
         # A new field of TRL's or transformers' belongs in one of the lists of `trl_spiral/resume.py`.
         assert {field.name for field in dataclasses.fields(kind)} - set(NAMES) == set()
 
-    def test_decides_once(self):
+    def test_contains_each_setting_once(self):
         listed = [*resume.REFUSED.values(), resume.WARNED, resume.APPLIED, resume.HARMLESS, resume.AS_OBJECTS]
         names = " ".join(listed).split()
 
         assert sorted(names) == sorted(set(names))
 
-    def test_has_no_name_that_no_trainer_records(self, interrupted, puzzled):
+    def test_contains_only_recorded_settings(self, interrupted, puzzled):
         fields = {field.name for kind in (SpiralConfig, AlgorithmConfig) for field in dataclasses.fields(kind)}
         recorded = {*interrupted[1]._settings, *puzzled[1]._settings, "adapter", "base_model"}
 
@@ -50,10 +50,12 @@ class TestTable:
         assert {NAMES[name] for name in recorded} == {"refused", "warned", "applied"}
 
     @pytest.mark.parametrize(("name", "kind"), sorted((name, kind) for name, kind in NAMES.items()))
-    def test_is_what_a_resume_goes_by(self, name, kind, caplog):
+    def test_is_applied_by_a_resume(self, name, kind, caplog):
         caplog.set_level(logging.INFO, logger="trl_spiral")
         if kind == "refused":
-            with pytest.raises(ValueError, match=rf"^here was written with `{name}=1` and this run has 2\. It holds "):
+            with pytest.raises(
+                ValueError, match=rf"^here was written with `{name}=1` and this run has 2\. It contains "
+            ):
                 check_settings("here", {name: 1}, {name: 2})
         elif kind in ("warned", "applied"):
             assert check_settings("here", {name: 1}, {name: 2}) == {name: (1, 2)}
@@ -80,14 +82,14 @@ class TestTable:
         with pytest.raises(ValueError, match=f"written with `{name}="):
             check_settings("here", before, now)
 
-    def test_a_setting_that_it_does_not_know_warns(self, caplog):
+    def test_an_unknown_setting_warns(self, caplog):
         check_settings("here", {"of_a_subclass": 1}, {"of_a_subclass": 2})
 
         assert "`of_a_subclass=2` instead of 1" in caplog.text
 
 
 class TestRecord:
-    def test_holds_no_address_and_no_text_of_dictionaries(self):
+    def test_contains_no_address_and_no_text_of_dictionaries(self):
         secret = "https://name:key@host/v1?token=abc#model"
         for value in (secret, [f"{secret}:0.5"], {"hf_token": "abc"}):
             assert "abc" not in str(plain(value))
@@ -149,17 +151,19 @@ class TestSelfPlay:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            ({"seed": 7}, "`seed=42` and this run has 7. It holds the place in the order of games"),
+            ({"seed": 7}, "`seed=42` and this run has 7. It contains the place in the order of games"),
             ({"sample_unit": "trajectory"}, "`sample_unit='turn'` and this run has 'trajectory'"),
             ({"gradient_accumulation_steps": 2}, "`gradient_accumulation_steps=1` and this run has 2"),
             ({"advantage_estimator": "position"}, "`estimator='RoleBaseline'` and this run has 'PositionValues'"),
-            ({"beta": 0.1}, "`kl_term=False` and this run has True. .*: leave `beta` at zero or away from it"),
+            ({"beta": 0.1}, "`kl_term=False` and this run has True. .*: keep `beta` at zero, or above it"),
             ({"optim": "sgd"}, "`optim='adamw_torch_fused'` and this run has 'sgd'"),
             ({"objects": {"curriculum": Alternating()}}, "`curriculum=None` and this run has 'Alternating'"),
             ({"peft_config": lora()}, "`adapter=None` and this run has 'LORA of rank 8 "),
         ],
     )
-    def test_refuses_what_the_checkpoint_does_not_fit(self, changes, sentence, model_dir, interrupted, tmp_path):
+    def test_refuses_settings_that_do_not_fit_the_checkpoint(
+        self, changes, sentence, model_dir, interrupted, tmp_path
+    ):
         with pytest.raises(ValueError, match=sentence):
             go_on(model_dir, interrupted, tmp_path, **changes)
 
@@ -167,20 +171,20 @@ class TestSelfPlay:
         ("changes", "sentence"),
         [
             ({"played": ["Sum-v0"]}, "`games=['Sum-v0']` instead of ['TicTacToe-v0', 'Sum-v0']"),
-            ({"role_baseline_decay": 0.5}, "`estimator_arguments=['decay=0.5'"),
+            ({"advantage_kwargs": {"decay": 0.5}}, "`estimator_arguments=['decay=0.5'"),
             ({"objects": {"estimator": RoleBaseline(0.5)}}, "`estimator_arguments=['decay=0.5'"),
             ({"opponents": "self:0.5,random:0.5"}, "`opponents=['self:0.5', 'random:0.5']` instead of ['self:1.0']"),
         ],
     )
-    def test_warns_of_what_mixes(self, changes, sentence, model_dir, interrupted, tmp_path, caplog):
+    def test_warns_of_settings_that_mix(self, changes, sentence, model_dir, interrupted, tmp_path, caplog):
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             trainer = go_on(model_dir, interrupted, tmp_path, **changes)
 
         assert sentence in caplog.text
-        assert caplog.text.count("What the checkpoint holds comes from the former value") == 1
+        assert caplog.text.count("The content of the checkpoint comes from the former value") == 1
         assert trainer.state.global_step == 8
 
-    def test_that_is_the_same_says_nothing(self, model_dir, interrupted, tmp_path, caplog):
+    def test_logs_nothing_for_equal_settings(self, model_dir, interrupted, tmp_path, caplog):
         with caplog.at_level(logging.INFO, logger="trl_spiral.training.resume"):
             trainer = go_on(model_dir, interrupted, tmp_path, max_steps=12, run_name="another")
 
@@ -238,7 +242,7 @@ class TestApplied:
 class TestReached:
     @pytest.mark.parametrize("steps", [4, 6])
     @pytest.mark.parametrize("kind", ["self-play", "prompts"])
-    def test_steps_are_said_to_be_taken(self, kind, steps, model_dir, interrupted, puzzled, tmp_path, caplog):
+    def test_warns_that_all_steps_are_taken(self, kind, steps, model_dir, interrupted, puzzled, tmp_path, caplog):
         checkpoint, whole = interrupted if kind == "self-play" else puzzled
         if kind == "self-play":
             trainer = RecordingTrainer(
@@ -258,7 +262,7 @@ class TestReached:
 
 
 class TestPrompts:
-    def test_another_data_set_is_refused(self, model_dir, puzzled, tmp_path):
+    def test_another_dataset_is_refused(self, model_dir, puzzled, tmp_path):
         checkpoint, first = puzzled
         trainer = make(model_dir, tmp_path, **RUN)
         trainer.train_dataset = Dataset.from_dict({"prompt": [*first.train_dataset["prompt"][:-1], "another"]})
@@ -266,7 +270,7 @@ class TestPrompts:
         with pytest.raises(ValueError, match="`train_dataset='8 rows .*'` and this run has '8 rows"):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
-    def test_the_same_data_set_from_another_source_is_not(self, model_dir, puzzled, tmp_path):
+    def test_the_same_dataset_from_another_source_is_accepted(self, model_dir, puzzled, tmp_path):
         checkpoint, first = puzzled
         first.train_dataset.to_json(tmp_path / "prompts.jsonl")
         trainer = make(model_dir, tmp_path / "new", **RUN)

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is never resumed from: the newest whole one is, with one sentence for each that was skipped."""
+"""Damaged checkpoints are skipped with one sentence each, and the newest complete one is used."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from tests.opponents.test_pool_training import RUN, train
 from trl_spiral import OpponentPool
 from trl_spiral.cli import main
 from trl_spiral.files import naming_full_disk
-from trl_spiral.training.checkpoint import MARKER, NotWhole, newest_complete_checkpoint, read_marker, why_incomplete
+from trl_spiral.training.checkpoint import MARKER, Incomplete, newest_complete_checkpoint, read_marker, why_incomplete
 
 
 DAMAGES = {
@@ -41,7 +41,7 @@ def files_of(checkpoint):
 
 
 class TestEveryFile:
-    def test_there_are_files_of_every_kind(self, run):
+    def test_includes_files_of_every_kind(self, run):
         adapter, _, out = run
         found = {path.relative_to(out / "checkpoint-12").as_posix() for path in files_of(out / "checkpoint-12")}
         weights = "adapter_model.safetensors" if adapter else "model.safetensors"
@@ -50,7 +50,7 @@ class TestEveryFile:
         assert {"selfplay_state_0.pt", "opponents/index.json", f"opponents/step-10/{weights}"} <= found
 
     @pytest.mark.parametrize("damage", DAMAGES)
-    def test_of_a_checkpoint_that_is_damaged_sends_the_resume_to_the_one_before(self, damage, run, caplog):
+    def test_if_damaged_makes_the_resume_use_the_previous_checkpoint(self, damage, run, caplog):
         _, _, out = run
         for path in files_of(out / "checkpoint-12"):
             name = path.relative_to(out / "checkpoint-12").as_posix()
@@ -67,18 +67,18 @@ class TestEveryFile:
             assert name in sentence
         assert why_incomplete(out / "checkpoint-12") is None
 
-    def test_any_bit_of_the_marker_counts(self, run, tmp_path):
+    def test_includes_every_bit_of_the_marker(self, run, tmp_path):
         _, _, out = run
         content = (out / "checkpoint-12" / MARKER).read_bytes()
         for bit in range(1, 8 * len(content), 7):
             (tmp_path / MARKER).write_bytes(content)
             flip(tmp_path / MARKER, bit)
-            with pytest.raises(NotWhole, match=MARKER):
+            with pytest.raises(Incomplete, match=MARKER):
                 read_marker(tmp_path)
 
 
 class TestTraining:
-    def test_goes_on_from_the_newest_whole_checkpoint(self, run, model_dir, tmp_path, caplog):
+    def test_continues_from_the_newest_complete_checkpoint(self, run, model_dir, tmp_path, caplog):
         adapter, trainer, out = run
         shutil.copytree(out, tmp_path / "out")
         DAMAGES["zeroed"](tmp_path / "out" / "checkpoint-12" / "optimizer.pt")
@@ -94,7 +94,7 @@ class TestTraining:
         assert history(resumed) == history(trainer)
         assert resumed.pool.state_dict() == trainer.pool.state_dict()
 
-    def test_refuses_one_by_name_and_names_another_before_anything_is_loaded(self, run, model_dir, tmp_path):
+    def test_refuses_a_damaged_checkpoint_before_loading_and_names_another(self, run, model_dir, tmp_path):
         adapter, _, out = run
         shutil.copytree(out, tmp_path / "out")
         damaged = tmp_path / "out" / "checkpoint-12"
@@ -113,14 +113,14 @@ class TestTraining:
             trainer.train(resume_from_checkpoint=str(damaged))
         assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 
-    def test_says_so_where_none_is_whole(self, run, model_dir, tmp_path):
+    def test_raises_if_none_is_complete(self, run, model_dir, tmp_path):
         adapter, _, out = run
         shutil.copytree(out / "checkpoint-3", tmp_path / "out" / "checkpoint-3")
         flip(tmp_path / "out" / "checkpoint-3" / "scheduler.pt")
 
         with pytest.raises(ValueError, match="There is no complete checkpoint in"):
             train(model_dir, tmp_path / "out", adapter=adapter, resume=True)
-        with pytest.raises(ValueError, match="No checkpoint next to it is whole"):
+        with pytest.raises(ValueError, match="No checkpoint next to it is complete"):
             train(model_dir, tmp_path / "out", adapter=adapter, resume=str(tmp_path / "out" / "checkpoint-3"))
 
 
@@ -138,7 +138,7 @@ def small_disk(folder, size):
 
 
 class TestFullDisk:
-    def test_is_named_and_leaves_the_checkpoint_before_whole(self, run, model_dir, tmp_path):
+    def test_is_named_and_leaves_the_previous_checkpoint_complete(self, run, model_dir, tmp_path):
         adapter, whole, out = run
         one = sum(path.stat().st_size for path in files_of(out / "checkpoint-3"))
         with small_disk(tmp_path / "disk", size=int(2.2 * one)) as disk:
@@ -153,7 +153,7 @@ class TestFullDisk:
         assert history(resumed) == history(whole)
 
     @pytest.mark.parametrize("writer", ["torch", "safetensors", "python", "copy"])
-    def test_is_named_whatever_writes(self, writer, tmp_path):
+    def test_is_named_for_every_write(self, writer, tmp_path):
         from safetensors.torch import save_file
 
         source = tmp_path / "source"
@@ -175,7 +175,7 @@ class TestFullDisk:
             with naming_full_disk(tmp_path):
                 raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    def test_is_not_blamed_for_other_errors(self, tmp_path):
+    def test_is_not_named_for_other_errors(self, tmp_path):
         with pytest.raises(RuntimeError, match="out of memory"), naming_full_disk(tmp_path):
             raise RuntimeError("out of memory")
         with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path):

@@ -1,4 +1,4 @@
-"""How a trainer's options reach whoever generates, and what is checked and logged of it. Without vLLM."""
+"""Options of generation, their checks and metrics. Without vLLM."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -9,14 +9,16 @@ from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.games import LastStone
 from tests.helpers.precision import logprob_rounding
 from tests.helpers.training_runs import RecordingTrainer, config, games
-from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SpiralTrainer, _trl
+from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SelfPlaySettings, SpiralTrainer, _trl
 from trl_spiral.games import Traits
 from trl_spiral.training.preflight import colocate_kwargs
 from trl_spiral.types import Ending, Sampling
 
 
-def train(model_dir, folder, trainer_class=RecordingTrainer, **changes):
-    trainer = trainer_class(model_dir, config(folder, **changes), games=games(["TicTacToe-v0", "Sum-v0"]))
+def train(model_dir, folder, trainer_class=RecordingTrainer, keep_surplus=True, **changes):
+    trainer = trainer_class(
+        model_dir, config(folder, **changes), games=games(["TicTacToe-v0", "Sum-v0"]), keep_surplus=keep_surplus
+    )
     trainer.train()
     return trainer
 
@@ -26,7 +28,7 @@ def all_turns(episodes):
 
 
 class TestGeneration:
-    def test_logs_how_far_the_sampler_is_from_the_trainer(self, model_dir, tmp_path):
+    def test_logs_the_difference_of_log_probabilities(self, model_dir, tmp_path):
         trainer = train(model_dir, tmp_path)
         largest = [
             entry["selfplay/logprob_difference/max"]
@@ -37,7 +39,7 @@ class TestGeneration:
         assert len(largest) == 2  # batches
         assert max(largest) < logprob_rounding(trainer.model)
 
-    def test_logs_how_the_engine_was_used(self, model_dir, tmp_path):
+    def test_logs_the_use_of_the_engine(self, model_dir, tmp_path):
         trainer = train(model_dir, tmp_path)
         sampled = sum(
             len(turn.completion_ids)
@@ -53,7 +55,7 @@ class TestGeneration:
             assert 0 < each["selfplay/engine/occupancy"] <= 1
             assert 0 <= each["selfplay/engine/padding_share"] < 1
 
-    def test_stops_at_texts_that_the_options_name(self, model_dir, tmp_path):
+    def test_stops_at_stop_strings(self, model_dir, tmp_path):
         for name in ("stop", "stop_strings"):
             trainer = train(
                 model_dir,
@@ -61,20 +63,22 @@ class TestGeneration:
                 max_steps=1,
                 generation_kwargs={name: ["boxed{"]},
             )
-            replies = [turn.text for episode in trainer.rollout.episodes for turn in episode.trajectories[0].turns]
+            replies = [
+                turn.text for episode in trainer.rollout.batch.episodes for turn in episode.trajectories[0].turns
+            ]
 
             assert replies
             assert all(text.endswith("boxed{") for text in replies if "boxed{" in text)
             assert any("boxed{" in text for text in replies)
 
-    def test_evaluates_with_sampling_of_its_own(self, model_dir, tmp_path):
+    def test_uses_eval_sampling_in_evaluation(self, model_dir, tmp_path):
         trainer = train(model_dir, tmp_path, max_steps=1, eval_sampling={"max_new_tokens": 1})
-        assert max(len(turn.completion_ids) for turn in all_turns(trainer.rollout.episodes)) > 1
+        assert max(len(turn.completion_ids) for turn in all_turns(trainer.rollout.batch.episodes)) > 1
         ended = []
-        collect = trainer.rollout.collect
-        trainer.rollout.collect = lambda *args, **kwargs: (
-            rows := collect(*args, **kwargs),
-            ended.extend(trainer.rollout.episodes),
+        play = trainer.rollout.collector.evaluate
+        trainer.rollout.collector.evaluate = lambda *args, **kwargs: (
+            batch := play(*args, **kwargs),
+            ended.extend(batch.episodes),
         )[0]
         trainer.evaluate()
 
@@ -93,7 +97,7 @@ class TestGeneration:
         assert max(largest) < logprob_rounding(trainer.model)
         assert {turn.version for _, episodes, _ in trainer.batches for turn in all_turns(episodes)} == {0, 4}
 
-    def test_by_other_weights_than_the_trainers_ends_the_run(self, model_dir, tmp_path, monkeypatch):
+    def test_by_other_weights_ends_the_run(self, model_dir, tmp_path, monkeypatch):
         opened = _trl.open_engine
 
         @contextmanager
@@ -125,33 +129,33 @@ class TestGeneration:
         said = [turn for turn in all_turns(episodes) if turn.policy is None]
         assert len(said) == len(server.seen) == metrics["selfplay/engine/guest/requests"] > 0
         assert {turn.action for turn in said} == {"[4]"}
-        assert len(rows) + len(trainer.rollout.state.kept) == len(all_turns(episodes)) - len(said)
+        assert len(rows) + len(trainer.rollout.collector.kept) == len(all_turns(episodes)) - len(said)
 
 
 class TestSamplingOf:
     def asked(self, evaluation=False, **changes):
-        """What a trainer of these arguments asks for."""
+        """Return the sampling settings of a trainer with these arguments."""
         args = config("unused", **changes)
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length")
         trainer = SimpleNamespace(args=args, **{name: getattr(args, name) for name in names})
         return _trl.sampling_of(trainer, evaluation)
 
-    def test_takes_every_option_of_trl(self):
+    def test_uses_every_option_of_trl(self):
         options = dict(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.2)
 
         assert self.asked(**options) == Sampling(**options, max_new_tokens=8)
 
     @pytest.mark.parametrize("limit", ["max_tokens", "max_new_tokens"])
     @pytest.mark.parametrize("stop", ["stop", "stop_strings"])
-    def test_takes_generation_kwargs_by_either_name(self, limit, stop):
+    def test_uses_generation_kwargs_by_either_name(self, limit, stop):
         asked = self.asked(temperature=0.7, generation_kwargs={limit: 3, stop: "}", "top_p": 0.2, "ignore": 1})
 
         assert asked == Sampling(temperature=0.7, top_p=0.2, max_new_tokens=3, stop=("}",))
 
-    def test_takes_no_sampling_for_the_likeliest_token(self):
+    def test_is_greedy_without_sampling(self):
         assert self.asked(generation_kwargs={"do_sample": False}).temperature == 0.0
 
-    def test_changes_in_evaluation_what_it_is_told_to(self):
+    def test_uses_eval_sampling(self):
         options = dict(top_p=0.9, eval_sampling='{"temperature": 0.25, "top_p": 1.0}')
 
         assert self.asked(**options) == Sampling(top_p=0.9, max_new_tokens=8)
@@ -159,11 +163,11 @@ class TestSamplingOf:
 
 
 class TestColocateKwargs:
-    def test_say_nothing_where_trl_starts_no_engine(self):
+    def test_are_empty_if_trl_starts_no_engine(self):
         assert colocate_kwargs("model", config("unused")) == {}
         assert colocate_kwargs("model", config("unused", use_vllm=True, vllm_mode="server")) == {}
 
-    def test_say_the_dtype_of_the_trainer(self):
+    def test_contain_the_dtype_of_the_trainer(self):
         for changes, dtype in (({}, "float32"), ({"bf16": True}, "bfloat16")):
             kwargs = colocate_kwargs("model", config("unused", use_vllm=True, vllm_mode="colocate", **changes))
             assert kwargs["dtype"] == dtype
@@ -188,17 +192,17 @@ class TestColocateKwargs:
 
 
 class TestSleepMode:
-    """Without an accelerator vLLM cannot sleep, so a stand-in notes down what it is told."""
+    """Without an accelerator vLLM cannot sleep, so a stand-in records its calls."""
 
-    def test_wakes_for_a_roll_out_and_sleeps_after_it_whatever_happens(self):
-        told = []
+    def test_wakes_for_a_rollout_and_sleeps_after_it_even_if_it_fails(self):
+        calls = []
         generation = SimpleNamespace(
             enable_sleep_mode=True,
             _llm_weights_sleeping=True,
-            sync_weights=lambda: told.append("weights"),
+            sync_weights=lambda: calls.append("weights"),
             llm=SimpleNamespace(
-                wake_up=lambda tags: told.append(tags),
-                sleep=lambda level: told.append(f"sleep {level}"),
+                wake_up=lambda tags: calls.append(tags),
+                sleep=lambda level: calls.append(f"sleep {level}"),
                 llm_engine=None,
             ),
         )
@@ -212,21 +216,21 @@ class TestSleepMode:
             eos_token_ids=[1],
         )
         with pytest.raises(KeyError), _trl.open_engine(trainer):
-            told.append("play")
+            calls.append("play")
             raise KeyError
 
-        assert told == ["weights", ["kv_cache"], "play", "sleep 2"]
+        assert calls == ["weights", ["kv_cache"], "play", "sleep 2"]
         assert generation._llm_weights_sleeping
 
 
 class TestRefusals:
-    def test_of_fsdp_name_vllm_as_the_way(self, model_dir, tmp_path, monkeypatch):
+    def test_of_fsdp_suggest_vllm(self, model_dir, tmp_path, monkeypatch):
         settings = config(tmp_path)
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
         with pytest.raises(ValueError, match="FSDP shards the weights .* Generate with vLLM: `use_vllm=True`"):
             SpiralTrainer(model_dir, settings)
 
-    def test_of_a_constraint_name_the_game_that_cannot_list_its_moves(self):
+    def test_of_constrained_moves_name_the_game(self):
         class Secretive(LastStone):
             name, traits = "Secretive", Traits(seats=3)
 
@@ -236,4 +240,4 @@ class TestRefusals:
                 return match
 
         with pytest.raises(ValueError, match="needs games that list their legal moves, and Secretive does not"):
-            SelfPlayRollout([LastStone(), Secretive()], constrain_moves=True)
+            SelfPlayRollout([LastStone(), Secretive()], SelfPlaySettings(constrain_moves=True))

@@ -1,5 +1,5 @@
 """
-A LoRA run with a pool that is killed over and over, at random moments, is the run that was never killed.
+A LoRA run with a pool that is killed repeatedly, at random moments, equals the run that was never killed.
 
 `TRL_SPIRAL_KILLS` sets how often each run of the slow tests is killed.
 """
@@ -36,7 +36,7 @@ RUN = dict(
     matchmaking="pfsp-var",
     pool_every=2,
     pool_capacity=3,
-    pool_eviction="ladder",
+    pool_kwargs={"eviction": "ladder"},
     max_draw_retries=1,
 )
 
@@ -92,7 +92,7 @@ def on_two_ranks(run, folder):
 
 
 def files(out):
-    """Every file of a run, but for checkpoints' random suffixes, of which there are none."""
+    """Return all files of a run."""
     return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
 
 
@@ -101,7 +101,7 @@ def results(folder, ranks):
 
 
 def pools(folder, ranks):
-    """The pool as each rank holds it, but for the run's identity."""
+    """Return the pool of each rank, without the id of the run."""
     return [{**one["pool"], "run": None} for one in results(folder, ranks)]
 
 
@@ -116,7 +116,7 @@ FULL = [pytest.mark.slow, pytest.mark.timeout(1800)]
         pytest.param(on_two_ranks, 2, range(KILLS), id="two ranks", marks=FULL),
     ],
 )
-class TestKilledOverAndOver:
+class TestRepeatedKills:
     def test_equals_the_run_that_was_never_killed(self, play, ranks, killers, model_dir, tmp_path):
         run_now = partial(run_of, model_dir, kills=len(killers))
         (tmp_path / "whole").mkdir()
@@ -185,8 +185,8 @@ class Intruder:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-class TestASecondStart:
-    def test_never_disturbs_a_run_that_is_killed_over_and_over(self, model_dir, tmp_path):
+class TestSecondStart:
+    def test_never_disturbs_a_run_that_is_killed_repeatedly(self, model_dir, tmp_path):
         (tmp_path / "whole").mkdir()
         (tmp_path / "killed").mkdir()
         assert not in_a_fork(run_of(model_dir, tmp_path / "whole" / "out", KILLS), tmp_path / "whole")[0]

@@ -1,8 +1,7 @@
 """
-What is wrong is said in one sentence, before any weights are loaded.
+Wrong input is refused in one sentence, before any weights are loaded.
 
-The model folder here holds a tokenizer and nothing else: whoever reached for its weights would fail with another
-message.
+The model folder contains only a tokenizer, so an attempt to load weights would fail with another message.
 """
 
 import importlib.util
@@ -29,7 +28,7 @@ def fast():
 
 
 def one_line(error):
-    """The message, which must be of one line and end as a sentence does."""
+    """Return the message, which must be one line and end like a sentence."""
     message = str(error.value)
     assert "\n" not in message
     assert message.endswith((".", "?")), message
@@ -58,26 +57,36 @@ class TestConfig:
             (dict(advantage_estimator="gae"), "`advantage_estimator` ('gae') must be one of 'role', 'batch', 'group'"),
             (dict(sample_unit="game"), "`sample_unit` ('game') must be 'turn' or 'trajectory'."),
             (dict(prompt_style="qwen"), "`prompt_style` ('qwen') must be 'chat' or one of 'qwen3', "),
-            (dict(role_baseline_decay=1.0), "`role_baseline_decay` (1.0) must be in [0, 1)"),
-            (dict(role_baseline_decay=-0.1), "`role_baseline_decay` (-0.1) must be in [0, 1)"),
-            (dict(turn_discount=0.0), "`turn_discount` (0.0) must be in (0, 1]"),
-            (dict(turn_discount=1.1), "`turn_discount` (1.1) must be in (0, 1]"),
-            (dict(position_trace=2.0), "`position_trace` (2.0) must be in [0, 1]"),
+            (dict(advantage_kwargs={"decay": 1.0}), "`decay` (1.0) must be in [0, 1)"),
+            (dict(advantage_kwargs={"decay": -0.1}), "`decay` (-0.1) must be in [0, 1)"),
+            (dict(advantage_kwargs={"discount": 0.0}), "`discount` (0.0) must be in (0, 1]"),
+            (dict(advantage_kwargs='{"discount": 1.1}'), "`discount` (1.1) must be in (0, 1]"),
+            (
+                dict(advantage_kwargs={"trace": 1.0}),
+                "`advantage_kwargs` names 'trace'; it takes decay, discount, per_",
+            ),
+            (dict(advantage_estimator="position", advantage_kwargs={"trace": 2.0}), "`trace` (2.0) must be in [0, 1]"),
+            (dict(advantage_estimator="position", advantage_kwargs={"rate": 0.0}), "`rate` (0.0) must be in (0, 1]"),
+            (
+                dict(advantage_estimator="position", advantage_kwargs={"rivals": ["Kuhn-v0"]}),
+                "`advantage_kwargs` names 'rivals'; it takes trace, rate, discount.",
+            ),
             (
                 dict(advantage_estimator="group"),
-                "`games_per_start` (1) must be at least 2 for `advantage_estimator='group'`",
+                "`games_per_start` (1) in `advantage_kwargs` must be at least 2 for `advantage_estimator='group'`",
             ),
-            (dict(games_per_start=0), "`games_per_start` (0) must be at least 1."),
+            (dict(forfeit=[-1.0, 0.5, 0.5]), "`forfeit` ([-1.0, 0.5, 0.5]) must be one or two numbers"),
+            (dict(forfeit=[]), "`forfeit` ([]) must be one or two numbers"),
+            (dict(scale_rewards="group"), "`scale_rewards` ('group') must be 'none'"),
+            (dict(scale_rewards=True), "`scale_rewards` ('group') must be 'none'"),
             (dict(opening_moves=-1), "`opening_moves` (-1) must be at least 0."),
             (dict(max_draw_retries=-1), "`max_draw_retries` (-1) must be at least 0."),
-            (dict(eval_rows=0), "`eval_rows` (0) must be at least 1."),
             (dict(games_in_flight=0), "`games_in_flight` (0) must be at least 1, or unset."),
             (dict(vllm_engine_kwargs={"dtype": "float32"}), "`vllm_engine_kwargs` are for an engine that the trainer"),
             (
                 dict(use_vllm=True, vllm_mode="server", vllm_engine_kwargs={"dtype": "float32"}),
                 "`vllm_engine_kwargs` are for an engine that the trainer",
             ),
-            (dict(vllm_server_patience=0), "`vllm_server_patience` (0) must be above 0 seconds."),
             (dict(eval_sampling={"heat": 1}), "`eval_sampling` names 'heat'; it takes temperature, top_p,"),
             (dict(generation_kwargs={"seed": 1}), "`generation_kwargs` must not set 'seed': every reply has"),
             (dict(generation_kwargs={"temperature": 1}), "`generation_kwargs` must not set 'temperature': every"),
@@ -108,13 +117,13 @@ class TestConfig:
         ],
         ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
     )
-    def test_says_what_is_wrong(self, changes, message, tmp_path):
+    def test_refuses_wrong_options(self, changes, message, tmp_path):
         with pytest.raises(ValueError) as error:
             config(tmp_path, **changes)
 
         assert message in one_line(error)
 
-    def test_does_so_before_anything_is_written(self, tmp_path):
+    def test_refuses_before_anything_is_written(self, tmp_path):
         with pytest.raises(ValueError):
             SpiralConfig(str(tmp_path / "out"), games=["Chess-v0"])
 
@@ -122,7 +131,7 @@ class TestConfig:
 
 
 class TestTrainer:
-    def test_no_model_there(self, tmp_path):
+    def test_a_missing_model(self, tmp_path):
         with pytest.raises(ValueError) as error:
             SpiralTrainer(str(tmp_path / "nothing"), config(tmp_path / "out"))
 
@@ -167,24 +176,22 @@ class TestTrainer:
         assert "The launcher started 2 processes and the trainer sees 1." in one_line(error)
 
     @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is there")
-    def test_vllm_asked_for_and_not_there(self, no_weights, tmp_path):
+    def test_vllm_that_is_not_installed(self, no_weights, tmp_path):
         with pytest.raises(ImportError) as error:
             SpiralTrainer(no_weights, config(tmp_path / "out", use_vllm=True))
 
         assert "`use_vllm` is set and vLLM is not installed" in one_line(error)
 
-    def test_a_reference_that_is_to_follow_an_adapter(self, no_weights, tmp_path):
+    def test_sync_ref_model_with_an_adapter(self, no_weights, tmp_path):
         from peft import LoraConfig
 
         settings = config(tmp_path / "out", beta=0.1, sync_ref_model=True)
         with pytest.raises(ValueError) as error:
             SpiralTrainer(no_weights, settings, peft_config=LoraConfig())
 
-        assert "`sync_ref_model` needs a reference model of its own, and with an adapter (`use_peft`)" in one_line(
-            error
-        )
+        assert "`sync_ref_model` needs a separate reference model, and with an adapter (`use_peft`)" in one_line(error)
 
-    def test_reaches_for_the_weights_only_then(self, no_weights, tmp_path):
+    def test_weights_are_loaded_last(self, no_weights, tmp_path):
         # Nothing else is wrong here, and the folder has no weights: this is what the cases above never came to.
         with pytest.raises((OSError, ValueError)) as error:
             SpiralTrainer(no_weights, config(tmp_path / "out"))

@@ -1,6 +1,4 @@
-"""
-What two ranks do when one of them fails, and when both share one engine. Started by `accelerate launch`, as users do.
-"""
+"""Two ranks, of which one fails, or which share one engine."""
 
 import json
 import time
@@ -17,16 +15,16 @@ PATIENCE = 60  # seconds from the failure of one rank to the end of all
 
 
 def run(folder, model, name, **changes):
-    """One run of four steps on two ranks: how it ended, and how many seconds after its trouble began."""
+    """Run four steps on two ranks. Return the process, and the seconds from the failure to its end."""
     settings = dict(name=name, model=model, games=GAMES, config={"output_dir": str(folder / name), "max_steps": 4})
     (folder / f"{name}.json").write_text(json.dumps([settings | changes]))
     done = run_on_ranks(training_runs.main, folder / f"{name}.json")
     return done, time.time() - float((folder / "trouble").read_text())
 
 
-class TestARankThatFails:
+class TestFailingRank:
     @pytest.mark.parametrize("rank", [0, 1])
-    def test_takes_the_other_along_with_its_reason(self, rank, model_dir, tmp_path):
+    def test_stops_the_other_with_its_reason(self, rank, model_dir, tmp_path):
         done, seconds = run(tmp_path, model_dir, "raise", trouble=["raise", rank, 1])
 
         assert done.returncode != 0
@@ -37,7 +35,7 @@ class TestARankThatFails:
         )
         assert seconds < PATIENCE
 
-    def test_takes_the_other_along_when_it_is_killed(self, model_dir, tmp_path):
+    def test_stops_the_other_when_it_is_killed(self, model_dir, tmp_path):
         done, seconds = run(tmp_path, model_dir, "die", trouble=["die", 1, 1])
 
         assert done.returncode != 0
@@ -46,7 +44,7 @@ class TestARankThatFails:
 
 
 class TestRanksThatShareAnEngine:
-    """As those of a tensor-parallel group do. Here each has an engine of its own that answers alike."""
+    """As in a tensor-parallel group. Here each rank has its own engine, with equal replies."""
 
     def test_play_the_same_games_and_divide_the_rows(self, model_dir, tmp_path):
         done, _ = run(tmp_path, model_dir, "shared", trouble=["", 0, 2])
@@ -64,11 +62,11 @@ class TestRanksThatShareAnEngine:
             assert [(row.episode, row.prompt_ids) for row in first] != [
                 (row.episode, row.prompt_ids) for row in second
             ]
-            told = {(row.episode, row.seat, tuple(row.prompt_ids)) for row in first + second}
-            assert len(told) == 32
+            known = {(row.episode, row.seat, tuple(row.prompt_ids)) for row in first + second}
+            assert len(known) == 32
 
-    def test_are_stopped_when_they_hear_different_things(self, model_dir, tmp_path):
-        done, seconds = run(tmp_path, model_dir, "apart", trouble=["hear something else", 1, 2])
+    def test_stop_when_their_replies_differ(self, model_dir, tmp_path):
+        done, seconds = run(tmp_path, model_dir, "apart", trouble=["change a seed", 1, 2])
 
         assert done.returncode != 0
         assert done.stderr.count("The ranks of group 0 share one engine and have played different games") >= 2

@@ -1,4 +1,4 @@
-"""A run that is killed and resumed is the run that was never killed, number for number."""
+"""A run that is killed and resumed gives the same numbers as a run that was never killed."""
 
 import importlib.util
 import json
@@ -45,7 +45,7 @@ GAMES = ("TicTacToe-v0", "Sum-v0")
 
 
 def script(folder, **run):
-    """Plays a run in a process of its own; returns the exit status and what the run logged, if it came that far."""
+    """Run in a new process. Return the process, and the results if the run finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.json").write_text(json.dumps([{"name": "result", **run}]))
     done = subprocess.run(
@@ -59,7 +59,7 @@ def script(folder, **run):
 
 
 def plain(value):
-    """As JSON has it: tuples are lists."""
+    """Round-trip through JSON, where tuples become lists."""
     return json.loads(json.dumps(value))
 
 
@@ -72,7 +72,7 @@ def uninterrupted(model_dir, tmp_path_factory):
 
 
 def forked(work) -> int:
-    """Runs `work` in a child and returns the signal that ended it; the child never returns to pytest."""
+    """Run `work` in a child process, and return the signal that ended it."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -123,7 +123,7 @@ class TestKilledAndResumed:
         assert result["transcripts"] == plain(uninterrupted.transcripts[2:])
         assert result["estimator"] == plain(uninterrupted.rollout.estimator.state_dict())
 
-    def test_had_much_to_lose(self, uninterrupted):
+    def test_has_state_of_every_kind(self, uninterrupted):
         def logged(name):
             return [entry[name] for entry in history(uninterrupted) if name in entry]
 
@@ -151,7 +151,7 @@ class TestKilledWhileWriting:
 
     @staticmethod
     def patch(point):
-        """Lets the process die at a point of `_save_checkpoint`. Called in the child only."""
+        """Kill the process at a point of `_save_checkpoint`. Called only in the child."""
         if point == "after the weights":
             RecordingTrainer._save_optimizer_and_scheduler = die
         elif point == "in the middle of our state":
@@ -188,7 +188,7 @@ class TestKilledWhileWriting:
             ("inside trainer_state.json", f"{MARKER} is missing"),
         ],
     )
-    def test_that_checkpoint_is_skipped_and_the_one_before_resumed(
+    def test_skips_the_incomplete_checkpoint(
         self, point, reason, model_dir, until_three, uninterrupted, tmp_path, caplog
     ):
         folder = tmp_path / "out"
@@ -213,7 +213,7 @@ class TestKilledWhileWriting:
         # The folder that was cut off has been written anew, whole.
         assert newest_complete_checkpoint(folder) == str(folder / "checkpoint-6")
 
-    def test_a_checkpoint_that_only_had_older_ones_to_rotate_is_whole(self, model_dir, tmp_path):
+    def test_a_checkpoint_is_complete_before_older_ones_are_rotated(self, model_dir, tmp_path):
         # TRL writes the state of its entropy controller after the rotation, so it must be in ours.
         settings = dict(
             max_steps=8,
@@ -240,9 +240,7 @@ class TestKilledWhileWriting:
         assert run(tmp_path / "killed", resume=True) == whole
 
     @pytest.mark.parametrize("point", ["after the weights", "before the marker"])
-    def test_a_checkpoint_that_is_being_overwritten_is_not_taken_for_the_old_one(
-        self, point, model_dir, uninterrupted, tmp_path
-    ):
+    def test_a_checkpoint_that_is_being_overwritten_is_incomplete(self, point, model_dir, uninterrupted, tmp_path):
         # Whoever goes back to checkpoint-3 by name writes over a checkpoint-6 that was complete.
         folder = tmp_path / "out"
         shutil.copytree(uninterrupted.args.output_dir, folder)
@@ -263,7 +261,7 @@ class TestKilledWhileWriting:
 
 
 class TestAlgorithms:
-    """`AlgorithmTrainer` shares all of that."""
+    """The same for `AlgorithmTrainer`."""
 
     RUN = dict(max_steps=8, save_strategy="steps", save_steps=3)
 
@@ -291,7 +289,7 @@ class TestAlgorithms:
         assert history(resumed) == history(whole)
         assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-8")
 
-    def test_one_that_is_being_overwritten_is_not_taken_for_the_old_one(self, model_dir, tmp_path):
+    def test_one_that_is_being_overwritten_is_incomplete(self, model_dir, tmp_path):
         def work():
             base.write_marker = die
             make(model_dir, tmp_path, **self.RUN).train()
@@ -308,15 +306,15 @@ class TestAlgorithms:
         changes = {"per_device_train_batch_size": 16, "num_generations": uninterrupted.args.num_generations}
         trainer = make(model_dir, tmp_path, **self.RUN, **changes)
 
-        with pytest.raises(ValueError, match="without algorithm_state_0.pt, as one that another trainer wrote"):
+        with pytest.raises(ValueError, match="has no algorithm_state_0.pt, so another trainer wrote it"):
             trainer.train(resume_from_checkpoint=f"{uninterrupted.args.output_dir}/checkpoint-3")
 
-    def test_a_checkpoint_without_a_reference_is_refused_where_it_is_to_be_moved(self, model_dir, tmp_path):
+    def test_a_checkpoint_without_a_reference_is_refused_with_sync_ref_model(self, model_dir, tmp_path):
         changes = {**self.RUN, "algorithm": "dr_grpo", "beta": 0.05}
         make(model_dir, tmp_path, **{**changes, "max_steps": 3}).train()
         trainer = make(model_dir, tmp_path / "resumed", **changes, sync_ref_model=True)
 
-        with pytest.raises(ValueError, match="Cannot resume from .* with `sync_ref_model`: .* kept none"):
+        with pytest.raises(ValueError, match="Cannot resume from .* with `sync_ref_model`: .* stored none"):
             trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 
@@ -327,7 +325,7 @@ class TestKilledAtTheEnd:
         {**RUN, "max_steps": 8, "logging_steps": 4},
         opponents="self:0.5,pool:0.5",
         pool_every=3,
-        pool_rating_games=2,
+        pool_kwargs={"rating_games": 2},
     )
 
     def run(self, model_dir, out, kill, resume=None):
@@ -349,7 +347,7 @@ class TestKilledAtTheEnd:
         assert "checkpoint-8 has taken 8 steps and `max_steps` is 8: nothing is left to train." in caplog.text
         assert history(resumed) == history(whole)
         assert resumed.rollout.estimator.state_dict() == whole.rollout.estimator.state_dict()
-        assert resumed.rollout.state == whole.rollout.state
+        assert resumed.rollout.collector.state_dict() == whole.rollout.collector.state_dict()
         assert {**resumed.pool.state_dict(), "run": None} == {**whole.pool.state_dict(), "run": None}
         written = [
             {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
@@ -399,7 +397,7 @@ class TestAdapters:
 
 
 class TestCheckpoints:
-    def test_the_oldest_make_way(self, model_dir, tmp_path):
+    def test_the_oldest_are_rotated(self, model_dir, tmp_path):
         changes = dict(max_steps=8, save_strategy="steps", save_steps=2, save_total_limit=2)
         RecordingTrainer(model_dir, config(tmp_path, **changes), games=games(["Sum-v0"])).train()
 

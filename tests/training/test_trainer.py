@@ -1,9 +1,9 @@
 """
-What `SpiralTrainer` really trains on, seen in real runs of a tiny model.
+Training data of `SpiralTrainer`, in runs of a tiny model.
 
-Promises that are checked here: the loss scores exactly the tokens that were sampled, and only the policy's; advantages are
-ours, row by row; a batch has as many rows as were asked for; no game is preferred for being short; evaluation changes
-nothing; what is logged can be counted again from the episodes.
+Promises that are checked here: the loss uses exactly the sampled tokens of the policy; advantages are ours, row by
+row; a batch has the requested number of rows; short games are not preferred; evaluation changes nothing; metrics can
+be recomputed from the episodes.
 """
 
 import logging
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers.toy_games import SumGame
 from tests.helpers.training_runs import RecordingTrainer, config, games, history, lora, plain_trainer, transcript
-from trl_spiral import RandomPlayer, SelfPlayRollout, Turn
+from trl_spiral import RandomPlayer, SelfPlayRollout, SelfPlaySettings, Turn
 from trl_spiral.selfplay.advantages import ReturnsOnly
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import POLICY, Ending
@@ -36,12 +36,12 @@ def direct_logprobs(model, prompt, completion, temperature):
 
 
 def rounded(numbers):
-    """As float32 has them, to four decimals."""
+    """Round to four decimals in float32."""
     return tuple(round(number, 4) for number in torch.tensor(numbers, dtype=torch.float32).tolist())
 
 
 class ProbingTrainer(RecordingTrainer):
-    """Looks at every fresh generation batch as the loss is about to see it: shuffled, split and padded."""
+    """Checks every new generation batch in the form that the loss uses: shuffled, split and padded."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -53,7 +53,7 @@ class ProbingTrainer(RecordingTrainer):
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         if self.model.training:
-            rows = self.rollout.batch
+            rows = self.rollout.batch.rows
             old = output.get("old_per_token_logps")
             self.old.append((self.state.global_step, rows, old, output))
         return output
@@ -67,7 +67,7 @@ class ProbingTrainer(RecordingTrainer):
         return inputs
 
     def probe(self):
-        for episode in self.rollout.episodes:
+        for episode in self.rollout.batch.episodes:
             for seat in episode.trajectories:
                 mine = [turn for turn in seat.turns if turn.policy == POLICY]
                 groups = [[turn] for turn in mine] if self.args.sample_unit == "turn" else [mine] if mine else []
@@ -119,7 +119,7 @@ def turn_run(model_dir, tmp_path_factory):
         per_device_train_batch_size=32,
         max_steps=16,
         temperature=0.9,
-        turn_discount=0.9,
+        advantage_kwargs={"discount": 0.9},
         max_draw_retries=1,
         games_in_flight=4,  # a first guess at many games of unknown length would fill all four batches
         log_completions=True,
@@ -134,10 +134,8 @@ def trajectory_run(model_dir, tmp_path_factory):
         tmp_path_factory.mktemp("trajectory"),
         sample_unit="trajectory",
         max_steps=16,
-        games_per_start=3,  # nine games of two rows, so that some wait
         temperature=0.9,
-        turn_discount=0.9,
-        role_baseline_decay=0.5,
+        advantage_kwargs={"discount": 0.9, "decay": 0.5},
     )
 
 
@@ -147,24 +145,24 @@ def run(request):
 
 
 class TestWhatTheLossScores:
-    def test_is_what_one_forward_pass_gives_turn_by_turn(self, run):
+    def test_equals_one_forward_pass_per_turn(self, run):
         assert len(run.scored) == 4 * run.args.generation_batch_size
         for in_loss, direct, _, _, _ in run.scored:
             torch.testing.assert_close(in_loss, direct, atol=2e-5, rtol=0)
 
-    def test_is_what_the_sampler_said_for_rows_of_this_step(self, run):
+    def test_equals_the_sampled_logprobs_for_rows_of_this_step(self, run):
         fresh = [(in_loss, sampled) for in_loss, _, sampled, is_fresh, _ in run.scored if is_fresh]
 
         assert len(fresh) > run.args.generation_batch_size
         for in_loss, sampled in fresh:
             torch.testing.assert_close(in_loss, sampled, atol=2e-5, rtol=0)
 
-    def test_holds_several_turns_in_a_trajectory_and_long_games_in_turns(self, turn_run, trajectory_run):
+    def test_covers_trajectories_of_several_turns_and_long_games(self, turn_run, trajectory_run):
         assert max(turns for *_, turns in trajectory_run.scored) >= 4
         assert {turns for *_, turns in turn_run.scored} == {1}
         assert max(len(episode.order) for _, episodes, _ in turn_run.batches for episode in episodes) >= 20
 
-    def test_carries_our_advantages_through_shuffling_and_splitting(self, run):
+    def test_keeps_our_advantages_through_shuffling_and_splitting(self, run):
         expected = Counter()
         for rows, _, _ in run.batches:
             for row in rows:
@@ -176,7 +174,7 @@ class TestWhatTheLossScores:
         tokens = [(*row.prompt_ids, *row.completion_ids) for rows, _, _ in run.batches for row in rows]
         assert tokens != [real for real, _ in run.rows_in_loss]
 
-    def test_uses_advantages_that_can_be_computed_by_hand(self, turn_run, trajectory_run):
+    def test_uses_advantages_as_computed_by_hand(self, turn_run, trajectory_run):
         # No baseline: the return, 0.9 times as much for every turn that the seat took later.
         for episode, seat, turn, advantages in advantages_of(turn_run):
             later = len(episode.trajectories[seat].turns) - 1 - turn
@@ -200,7 +198,7 @@ class TestWhatTheLossScores:
 
 
 def advantages_of(trainer, batch=None):
-    """(episode, seat, turn, advantage) of every trained turn; of those rows of a batch that were played for it."""
+    """Yield (episode, seat, turn, advantage) of every trained turn, without rows of earlier batches."""
     batches = trainer.batches if batch is None else [trainer.batches[batch]]
     played = {episode.counter: episode for _, episodes, _ in batches for episode in episodes}
     taken = Counter()  # rows of a game come in playing order, and no two turns need differ
@@ -220,7 +218,7 @@ def advantages_of(trainer, batch=None):
 
 
 class TestBatches:
-    def test_have_exactly_the_rows_that_were_asked_for(self, run):
+    def test_have_exactly_the_requested_rows(self, run):
         assert [len(rows) for rows, _, _ in run.batches] == [run.args.generation_batch_size] * 4
 
     def test_move_every_parameter(self, run, model_dir):
@@ -234,7 +232,7 @@ class TestBatches:
     def test_take_the_rows_of_all_games_in_the_order_of_their_counters(self, run):
         # Nothing is dropped, nothing comes twice, and no game waits for being long: this is what "unbiased" means.
         trained = [(row.episode, row.seat) for rows, _, _ in run.batches for row in rows]
-        trained += [(row.episode, row.seat) for row in run.rollout.state.kept]
+        trained += [(row.episode, row.seat) for row in run.rollout.collector.kept]
         played = []
         episodes = [episode for _, episodes, _ in run.batches for episode in episodes]
         for episode in episodes:
@@ -246,7 +244,7 @@ class TestBatches:
         assert [episode.counter for episode in episodes] == list(range(len(episodes)))
         assert trained == played
 
-    def test_give_rows_that_waited_the_logprobs_of_the_weights_that_wrote_them(self, run):
+    def test_keep_the_logprobs_of_the_weights_that_sampled_a_row(self, run):
         waited = 0
         for step, rows, old, output in run.old:
             for index, row in enumerate(rows):
@@ -264,7 +262,7 @@ class TestBatches:
 
 
 class TestMetrics:
-    def test_can_be_counted_again_from_the_episodes(self, run):
+    def test_can_be_recomputed_from_the_episodes(self, run):
         logged = [entry for entry in history(run) if "selfplay/games" in entry]
 
         assert [entry["step"] for entry in logged] == [1, 5, 9, 13]
@@ -313,8 +311,8 @@ class TestMetrics:
                         assert entry[f"selfplay/{game}/seat{seat}/{name}"] == pytest.approx(value, abs=1e-6)
 
     def test_the_first_loss_is_the_formula(self, turn_run):
-        # Before the first step the ratio is 1, so Dr. GRPO's loss is -sum of advantages over tokens / (rows * max length).
-        # Half of the 64 rows are in the first step.
+        # Before the first step the ratio is 1, so Dr. GRPO's loss is -sum of advantages over tokens / (rows * max
+        # length). Half of the 64 rows are in the first step.
         first = turn_run.rows_in_loss[:32]
         expected = -sum(sum(advantages) for _, advantages in first) / (32 * turn_run.args.max_completion_length)
 
@@ -334,7 +332,7 @@ class TestMetrics:
 
 
 class Rival(RandomPlayer):
-    """A random player whose turns carry tokens, as those of another model would."""
+    """A random player whose turns have tokens, like those of another model."""
 
     TOKENS = (5, 6, 7)
 
@@ -361,7 +359,7 @@ class TestOpponents:
                             policy_tokens[turn.completion_ids] += 1
                             seats.add(seat.seat)
         written = Counter()
-        for row in [*trainer.batches[0][0], *trainer.rollout.state.kept]:
+        for row in [*trainer.batches[0][0], *trainer.rollout.collector.kept]:
             tokens, start = [], None
             for token, mine in [*zip(row.completion_ids, row.mask, strict=True), (None, 0)]:
                 if mine:
@@ -374,7 +372,7 @@ class TestOpponents:
         assert written == policy_tokens
         assert Rival.TOKENS not in written
 
-    def test_who_never_let_the_policy_play_are_noticed(self, model_dir, tmp_path):
+    def test_that_never_let_the_policy_play_are_reported(self, model_dir, tmp_path):
         def without_us(policy, seats, seed):
             return (RandomPlayer(),) * seats
 
@@ -398,18 +396,18 @@ class TestEvaluation:
         assert [entry["step"] for entry in entries if "eval_loss" in entry] == [0, 3, 6, 8]  # and at the end
         assert [entry for entry in entries if "eval_loss" not in entry] == history(without)
         assert evaluated.transcripts == without.transcripts
-        assert evaluated.rollout.state == without.rollout.state
+        assert evaluated.rollout.collector.state_dict() == without.rollout.collector.state_dict()
 
     def test_plays_the_same_games_every_time(self, model_dir, tmp_path):
-        trainer = RecordingTrainer(model_dir, config(tmp_path, eval_rows=16), games=games(MIXED))
-        collect, played = trainer.rollout.collect, []
+        trainer = RecordingTrainer(model_dir, config(tmp_path), games=games(MIXED))
+        play, played = trainer.rollout.collector.evaluate, []
 
         def spy(*args, **kwargs):
-            rows = collect(*args, **kwargs)
-            played.extend(map(transcript, trainer.rollout.episodes))
-            return rows
+            batch = play(*args, **kwargs)
+            played.extend(map(transcript, batch.episodes))
+            return batch
 
-        trainer.rollout.collect = spy
+        trainer.rollout.collector.evaluate = spy
 
         def evaluate():
             played.clear()
@@ -419,11 +417,11 @@ class TestEvaluation:
         first, again = evaluate(), evaluate()
         assert first == again
         assert len(first[0]) > 1
-        assert trainer.rollout.state.episodes == 0
+        assert trainer.rollout.collector.episodes == 0
 
 
 class TestOptions:
-    def test_zero_advantages_are_left_out(self, model_dir, tmp_path):
+    def test_zero_advantages_are_filtered(self, model_dir, tmp_path):
         trainer = train(
             model_dir,
             tmp_path,
@@ -441,12 +439,10 @@ class TestOptions:
             assert metrics["selfplay/filtered_turns"] == drawn
         assert any(metrics["selfplay/filtered_turns"] for _, _, metrics in trainer.batches)
 
-    def test_a_policy_without_any_advantage_left_is_trained_on_zeros_and_told_of(self, model_dir, tmp_path, caplog):
+    def test_a_policy_without_any_advantage_is_trained_on_zeros_with_a_warning(self, model_dir, tmp_path, caplog):
         class Nothing(ReturnsOnly):
-            def __call__(self, results, update=True):
-                return [
-                    tuple(tuple(0.0 for _ in turns) for turns in seats) for seats in super().__call__(results, update)
-                ]
+            def advantages(self, results):
+                return [tuple(tuple(0.0 for _ in turns) for turns in seats) for seats in super().advantages(results)]
 
         trainer = RecordingTrainer(
             model_dir,
@@ -458,9 +454,9 @@ class TestOptions:
             trainer.train()
 
         assert "the batch is filled up with turns of zero advantage" in caplog.text
-        assert [row.advantage for row in trainer.rollout.batch] == [0.0] * 16
+        assert [row.advantage for row in trainer.rollout.batch.rows] == [0.0] * 16
 
-    def test_draws_are_played_again_as_often_as_asked(self, model_dir, tmp_path):
+    def test_draws_are_played_again(self, model_dir, tmp_path):
         without = train(model_dir, tmp_path / "0", names=["Sum-v0"], trainer_class=RecordingTrainer)
         again = train(model_dir, tmp_path / "9", names=["Sum-v0"], trainer_class=RecordingTrainer, max_draw_retries=9)
 
@@ -470,14 +466,13 @@ class TestOptions:
         assert not any(episode.is_draw for episode in episodes)  # 3**-10 of them would be
         assert any(episode.discarded_tokens for episode in episodes)
 
-    def test_forfeits_cost_what_the_options_say(self, model_dir, tmp_path):
+    def test_forfeits_have_the_returns_of_the_option(self, model_dir, tmp_path):
         trainer = train(
             model_dir,
             tmp_path,
             names=["TicTacToe-v0"],
             trainer_class=RecordingTrainer,
-            illegal_move_return=-1.5,
-            illegal_move_gain=0.5,
+            forfeit=[-1.5, 0.5],
             winner_learns_from_forfeit=False,
         )
 
@@ -498,7 +493,13 @@ class TestOptions:
         assert metrics["selfplay/truncated_rate"] == 1.0
 
     def test_surplus_is_dropped_and_counted_if_it_is_not_kept(self, model_dir, tmp_path):
-        trainer = train(model_dir, tmp_path, names=["Sum-v0"], trainer_class=RecordingTrainer, keep_surplus=False)
+        trainer = train(
+            model_dir,
+            tmp_path,
+            names=["Sum-v0"],
+            trainer_class=RecordingTrainer,
+            trainer_arguments={"keep_surplus": False},
+        )
 
         for rows, episodes, metrics in trainer.batches:
             made = sum(len(episode.order) for episode in episodes)
@@ -514,7 +515,7 @@ class TestOptions:
             tmp_path,
             trainer_class=RecordingTrainer,
             advantage_estimator=estimator,
-            games_per_start=4,
+            advantage_kwargs={"games_per_start": 4} if estimator == "group" else None,
             opening_moves=2,
         )
 
@@ -536,7 +537,10 @@ class TestLosses:
             # PPO's clip over several passes, a mean over each reply.
             (dict(loss_type="grpo", num_iterations=3, epsilon=0.1, learning_rate=0.03), True),
             # Plain importance sampling: every row is used once, at the weights that wrote it.
-            (dict(num_iterations=1, steps_per_generation=1, keep_surplus=False, max_steps=4), False),
+            (
+                dict(num_iterations=1, steps_per_generation=1, max_steps=4, trainer_arguments={"keep_surplus": False}),
+                False,
+            ),
         ],
         ids=["dr_grpo", "clipped", "plain"],
     )
@@ -594,13 +598,14 @@ class TestNoBiasTowardsShortGames:
 
         engine = AlwaysFour()
         player = PolicyPlayer(engine.renderer, Sampling())
-        rollout = SelfPlayRollout(SumGame(short=2, long=20))
+        rollout = SelfPlayRollout(SumGame(short=2, long=20), SelfPlaySettings(row_advantages=True))
+        schedule = rollout.schedule(player, seed=0)
         lengths = {}
         rows = []
         for _ in range(100):
-            batch = rollout.collect(64, player, engine, seed=0)
-            lengths |= {episode.counter: len(episode.order) for episode in rollout.episodes}
-            rows += [row.episode for row in batch]
+            batch = rollout.collector.collect(64, schedule, engine)
+            lengths |= {episode.counter: len(episode.order) for episode in batch.episodes}
+            rows += [row.episode for row in batch.rows]
 
         share = sum(lengths[episode] == 20 for episode in rows) / len(rows)
         # Half the games are long, so 10 of 11 rows are theirs. With n games, the share's standard error is
@@ -621,9 +626,9 @@ class TestPlainTrainer:
         entries = [entry for entry in history(trainer) if "loss" in entry]
         assert all("selfplay/turns_per_game" in entry and entry["grad_norm"] > 0 for entry in entries)
         used = torch.cat([batch["advantages"] for batch in trainer._buffered_inputs])
-        ours = torch.tensor([row.advantage for row in rollout.batch])
+        ours = torch.tensor([row.advantage for row in rollout.batch.rows])
         torch.testing.assert_close(used.sort().values, (ours - ours.mean()).sort().values)
-        assert not rollout.state.kept
+        assert not rollout.collector.kept
 
     @pytest.mark.parametrize("changes", [dict(num_generations=2), dict(scale_rewards="group")])
     def test_is_refused_where_groups_would_cancel_the_advantages(self, changes, model_dir, tmp_path):
@@ -657,9 +662,10 @@ class TestLoRA:
         adapter = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
         trainer = ProbingTrainer(
             model_dir,
-            config(tmp_path, learning_rate=0.02, advantage_estimator="none", keep_surplus=False),
+            config(tmp_path, learning_rate=0.02, advantage_estimator="none"),
             games=games(MIXED),
             peft_config=adapter,
+            keep_surplus=False,
         )
         before = {name: value.clone() for name, value in trainer.model.named_parameters()}
         trainer.train()
@@ -699,7 +705,7 @@ class TestLoRA:
         trainer.model.eval()
         plain = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
         moved = 0.0
-        for row in trainer.rollout.batch:
+        for row in trainer.rollout.batch.rows:
             ours, theirs, untrained = (
                 direct_logprobs(model, row.prompt_ids, row.completion_ids, 1.0)
                 for model in (trainer.model, merged, plain)

@@ -18,7 +18,7 @@ import pytest
 from tests.helpers import forks
 from tests.helpers.training_runs import flip
 from trl_spiral.selfplay.advantages import RoleBaseline
-from trl_spiral.selfplay.results import summarize
+from trl_spiral.selfplay.results import Result
 from trl_spiral.training.checkpoint import newest_complete_checkpoint, read_marker
 
 
@@ -44,7 +44,7 @@ def launch(*arguments):
 
 
 class Launched:
-    """What both ranks wrote."""
+    """Files of both ranks."""
 
     def __init__(self, folder, name):
         self.ranks = [json.loads((folder / f"{name}_{rank}.json").read_text()) for rank in (0, 1)]
@@ -53,7 +53,7 @@ class Launched:
 
 @pytest.fixture(scope="module")
 def folder(model_dir, tmp_path_factory):
-    """Holds the files of an uninterrupted run, and of one that was killed after step 8."""
+    """A folder with an uninterrupted run, and one that was killed after step 8."""
     folder = tmp_path_factory.mktemp("two_ranks")
     run = dict(model=model_dir, games=GAMES)
     runs = [
@@ -107,10 +107,11 @@ class TestTwoRanks:
         compared = 0
         known = {}
         for batch in range(len(whole.batches[0])):
-            results = [summarize(episode) for rank in (0, 1) for episode in whole.batches[rank][batch][1]]
+            results = [Result.of(episode) for rank in (0, 1) for episode in whole.batches[rank][batch][1]]
             results.sort(key=lambda result: result.counter)
-            for result, advantages in zip(results, alone(results), strict=True):
+            for result, advantages in zip(results, alone.advantages(results), strict=True):
                 known[result.counter] = advantages
+            alone.update(results)
             for rank in (0, 1):
                 for row in whole.batches[rank][batch][0]:
                     assert set(row.advantages) == set(known[row.episode][row.seat])
@@ -134,7 +135,7 @@ class TestTwoRanks:
         rows = [row for rank in (0, 1) for row in whole.batches[rank][0][0]]
         assert table["advantage"].tolist() == pytest.approx([row.advantage for row in rows])
 
-    def test_agree_on_the_newest_checkpoint_that_is_whole(self, model_dir, whole, folder):
+    def test_agree_on_the_newest_complete_checkpoint(self, model_dir, whole, folder):
         shutil.copytree(folder / "killed", folder / "damaged")
         flip(folder / "damaged" / "checkpoint-6" / "selfplay_state_1.pt")
         run = dict(name="again", model=model_dir, games=GAMES, resume=True)

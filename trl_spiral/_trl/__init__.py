@@ -9,9 +9,11 @@ write.
 
 from __future__ import annotations
 
+from trl.trainer.utils import add_fused_lm_head
+
 from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_engine, restore_weights
 from trl_spiral._trl.sampler import EpochSampler
-from trl_spiral._trl.settings import MOST_IN_FLIGHT, appending_chat_template, sampling_of, tokenizer_of
+from trl_spiral._trl.settings import appending_chat_template, sampling_of, tokenizer_of
 from trl_spiral._trl.state import (
     after_trainer_state,
     apply_hyperparameters,
@@ -34,9 +36,9 @@ from trl_spiral._trl.written import WithoutSecrets, printing_safely, saving_with
 
 __all__ = [
     "EpochSampler",
-    "MOST_IN_FLIGHT",
     "WHOLE_WEIGHTS_BEHIND_A_SERVER",
     "WithoutSecrets",
+    "add_fused_lm_head",
     "after_trainer_state",
     "appending_chat_template",
     "apply_hyperparameters",

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trl_spiral.selfplay.settings import MOST_IN_FLIGHT
 from trl_spiral.types import Sampling
 
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
-
-MOST_IN_FLIGHT = 512
-"""Most games under way at once, where nobody says how many."""
 
 _SAMPLING_NAMES = {
     "temperature": "temperature",

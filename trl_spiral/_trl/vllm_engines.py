@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_spiral._trl.settings import most_in_flight, vllm_options
-from trl_spiral._trl.vllm_generation import SpiralVLLMGeneration, base_url
+from trl_spiral._trl.vllm_generation import PATIENCE, SpiralVLLMGeneration, base_url
 from trl_spiral.engines.http.vllm_server import ServerEngine
 from trl_spiral.engines.swapping import PhasedEngine
 from trl_spiral.engines.vllm.colocated import VLLMEngine, load_weights
@@ -20,9 +20,6 @@ from trl_spiral.types import POLICY
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
-
-PATIENCE = 30.0
-"""Seconds for which a server may fail under a plain trainer, whose configuration does not say."""
 
 WHOLE_WEIGHTS_BEHIND_A_SERVER = (
     "A vLLM server holds one set of whole weights, so it cannot answer for snapshots of them. Train LoRA, generate with "

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
+from trl_spiral.distributed import on_rank_zero
 from trl_spiral.engines.http.vllm_server import ServerEngine
 from trl_spiral.engines.vllm.colocated import lora_request
 from trl_spiral.engines.vllm.lora import (
@@ -29,7 +29,8 @@ from trl_spiral.engines.vllm.lora import (
 from trl_spiral.types import POLICY
 
 
-Found = TypeVar("Found")
+PATIENCE = 30.0
+"""Seconds for which a server may fail in the middle of a run before the run ends."""
 
 
 class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types are not read
@@ -82,7 +83,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
         finally:
             vllm_generation.LLM = llm
         if self.mode == "server":
-            self.boot_id = _found_by_rank_zero(self._find_boot_id, self.accelerator.is_main_process)
+            self.boot_id = on_rank_zero(self._find_boot_id)
         if self.mode == "server" and self.adapters:
             # Tried now, so that a server that takes no adapters is found before the first roll-out.
             self._renew_adapter()
@@ -115,7 +116,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             main = self.accelerator.is_main_process
             # Noted before: a server that is started again from here on will be found to be another. All ranks are told,
             # since all gather what is sharded.
-            boot = _found_by_rank_zero(self._find_boot_id, main)
+            boot = on_rank_zero(self._find_boot_id)
             if main and boot != self.boot_id:
                 self.vllm_client.close_communicator()
                 self.vllm_client.init_communicator(device=self.accelerator.device)
@@ -124,7 +125,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
                 self._base_synced_to = boot
             if self.adapters:
                 self._renew_adapter()
-            dropped = _found_by_rank_zero(self._server_drops_prefix_cache, main)
+            dropped = on_rank_zero(self._server_drops_prefix_cache)
         if not dropped:
             raise RuntimeError(
                 "vLLM declined to drop its prefix cache after its weights had changed, as it does while requests are in "
@@ -163,7 +164,7 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             }
             return load_into_server(base_url(self), folders)
 
-        return _found_by_rank_zero(load, self.accelerator.is_main_process)
+        return on_rank_zero(load)
 
     def _check_adapters(self) -> None:
         """Raises `ValueError`, before an engine is made, where the adapter in training cannot be served as one."""
@@ -199,9 +200,8 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
             if self.mode == "colocate":
                 self.policy_adapter = save_adapter(self.model, folder)
             else:
-                main = self.accelerator.is_main_process
-                saved = _found_by_rank_zero(lambda: save_adapter(self.model, folder), main)
-                self.policy_adapter = saved if main else None
+                saved = on_rank_zero(lambda: save_adapter(self.model, folder))
+                self.policy_adapter = saved if self.accelerator.is_main_process else None
         if old is not None:
             if self.mode == "colocate":
                 # It is the last that was used, and would be the last to make room for others.
@@ -223,42 +223,19 @@ class SpiralVLLMGeneration(VLLMGeneration):  # type: ignore[misc]  # TRL's types
         return False
 
 
-def _found_by_rank_zero(find: Callable[[], Found], is_main_process: bool) -> Found:
-    """
-    What rank 0 finds, on every rank. Every rank must call it, and none is left waiting where it fails.
-
-    Raises:
-        RuntimeError: On every rank but the first, if it fails there; the first raises what it raised.
-    """
-    failure: Exception | None = None
-    told: list[Any] = [None, ""]
-    if is_main_process:
-        try:
-            told[0] = find()
-        except Exception as error:
-            failure = error
-            told[1] = f"{type(error).__name__}: {error}"
-    broadcast_object_list(told, from_process=0)
-    if failure is not None:
-        raise failure
-    found, reason = told
-    if reason:
-        raise RuntimeError(f"Rank 0 has failed, and this rank stops with it: {reason}")
-    result: Found = found
-    return result
-
-
 def base_url(generation: VLLMGeneration) -> str:
     """Where the server is, in server mode."""
     return (generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}").rstrip("/")
 
 
 @contextmanager
-def own_vllm_generation(engine_kwargs: dict[str, Any], patience: float, adapters: bool = False) -> Iterator[None]:
+def own_vllm_generation(
+    engine_kwargs: dict[str, Any], patience: float | None = None, adapters: bool = False
+) -> Iterator[None]:
     """Within it, a [`~trl.GRPOTrainer`] that is made generates by `SpiralVLLMGeneration`."""
     theirs = grpo_trainer.VLLMGeneration
     grpo_trainer.VLLMGeneration = partial(
-        SpiralVLLMGeneration, engine_kwargs=engine_kwargs, patience=patience, adapters=adapters
+        SpiralVLLMGeneration, engine_kwargs=engine_kwargs, patience=patience or PATIENCE, adapters=adapters
     )
     try:
         yield

@@ -1,4 +1,4 @@
-"""GRPO, Dr. GRPO, GPG, REINFORCE and RLOO by name, over TRL's own trainer, with a temperature that follows the rewards."""
+"""GRPO, Dr. GRPO, GPG, REINFORCE and RLOO by name over TRL's trainer, with an adaptive temperature."""
 
 from __future__ import annotations
 

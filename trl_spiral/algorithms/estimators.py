@@ -1,8 +1,8 @@
 """
-Advantages that TRL does not have, each a few lines over the rewards of a whole batch.
+Advantage estimators that TRL does not have.
 
-Rewards have the shape (rows,): those of all ranks, in TRL's order, in which `size` neighbours are replies to one prompt. A
-reward that is not a number could not be scored: it counts in no mean, and its advantage is zero.
+Rewards have the shape (rows,): all ranks, in TRL's order, with `size` consecutive replies to each prompt. A reward of
+NaN could not be scored: no mean includes it, and its advantage is zero.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import torch
 
 
 _ALIKE = 1e-5
-"""Rewards this near are one, rounded: 0.0 + 0.7 and 0.1 + 0.6. GPG's authors allow a standard deviation of as much."""
+"""
+Rewards this close differ only by rounding, as 0.0 + 0.7 and 0.1 + 0.6. GPG's authors compare the deviation to it.
+"""
 
 
 def useful_groups(rewards: torch.Tensor, size: int) -> torch.Tensor:
-    """Which groups have rewards that differ by more than rounding, shape (groups,): the others teach nothing."""
+    """Return which groups have rewards that differ by more than rounding, shape (groups,)."""
     grouped = rewards.view(-1, size)
     unscored = grouped.isnan()
     lowest = grouped.masked_fill(unscored, torch.inf).amin(1)
@@ -27,13 +29,13 @@ def useful_groups(rewards: torch.Tensor, size: int) -> torch.Tensor:
 
 def group_policy_gradient(rewards: torch.Tensor, size: int) -> torch.Tensor:
     """
-    Reward minus the mean of its group, times B / (B - M): of B groups, M have rewards that do not differ.
+    Return each reward minus the mean of its group, times B / (B - M): of B groups, M have rewards that do not differ.
 
-    These M add nothing to the gradient, and the factor keeps them from shrinking it. From
+    These M groups add nothing to the gradient, and the factor compensates for it. From
     [GPG](https://huggingface.co/papers/2504.02546), without a standard deviation (F_norm = 1).
 
     Returns:
-        `torch.Tensor`: Advantages, shape (rows,); all zero where no group is useful.
+        `torch.Tensor`: Advantages, shape (rows,); all zero if no group is useful.
     """
     useful = useful_groups(rewards, size)
     share = useful.float().mean().clamp(min=1 / len(useful))
@@ -42,13 +44,14 @@ def group_policy_gradient(rewards: torch.Tensor, size: int) -> torch.Tensor:
 
 def leave_one_out(rewards: torch.Tensor, size: int) -> torch.Tensor:
     """
-    Reward minus the mean of the others of its group, from [RLOO](https://huggingface.co/papers/2402.14740).
+    Return each reward minus the mean of the other rewards of its group
+    ([RLOO](https://huggingface.co/papers/2402.14740)).
 
     Returns:
-        `torch.Tensor`: Advantages, shape (rows,); zero for the only reply of a group that could be scored.
+        `torch.Tensor`: Advantages, shape (rows,); zero if no other reply of the group could be scored.
     """
     number = (~rewards.view(-1, size).isnan()).sum(1)
-    # The mean without a reward is as far from it as the mean with it, times n / (n - 1).
+    # r - mean of the others = (r - mean of all) * n / (n - 1)
     return _centred(rewards, size) * (number / (number - 1).clamp(min=1)).repeat_interleave(size)
 
 
@@ -59,18 +62,18 @@ def _centred(rewards: torch.Tensor, size: int) -> torch.Tensor:
 
 class Baseline:
     """
-    What REINFORCE subtracts from a reward ([Williams, 1992](https://doi.org/10.1007/BF00992696)).
+    Baseline of REINFORCE ([Williams, 1992](https://doi.org/10.1007/BF00992696)).
 
     Args:
         kind (`str`):
-            `"none"` for nothing, `"batch"` for the mean of the batch, `"ema"` for a moving average of batches' means, which
-            is read before it is moved and begins at the first of them.
+            `"none"` for 0, `"batch"` for the mean of the batch, `"ema"` for a moving average of batch means. The
+            average starts at the first mean, and is used before the batch updates it.
         decay (`float`, *optional*):
-            Share of the moving average kept at each batch, in [0, 1).
+            Share of the moving average that each batch keeps, in [0, 1).
 
     Attributes:
         average (`float`, *optional*):
-            The moving average, once there is one.
+            The moving average; `None` before the first batch.
     """
 
     def __init__(self, kind: str, decay: float | None = None) -> None:
@@ -79,7 +82,7 @@ class Baseline:
         self.average: float | None = None
 
     def __call__(self, rewards: torch.Tensor) -> torch.Tensor:
-        """Advantages, shape (rows,). Moves the average."""
+        """Return advantages, shape (rows,), and update the average."""
         if rewards.isnan().all():
             return torch.zeros_like(rewards)
         baseline = 0.0

@@ -1,4 +1,4 @@
-"""Two generation batches made into one of the same size, which keeps what can be learned from of both."""
+"""Merge two generation batches into one of the same size that has more useful groups."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Value = TypeVar("Value")
 
 def choose_groups(kept: Sequence[bool], fresh: Sequence[bool], ranks: int) -> list[int]:
     """
-    Which groups make up the merged batch: those of the batch so far, with useful fresh ones in place of useless ones.
+    Return the groups of the merged batch: useful fresh groups replace useless groups of the old batch.
 
-    A group never moves to another rank, and the result is the same on all of them.
+    A group stays on its rank, and the result is the same on all ranks.
 
     Args:
         kept (`Sequence[bool]`):
-            Whether each group of the batch so far is useful, over all ranks, each of which holds as many.
+            Whether each group of the old batch is useful, over all ranks, with the same number of groups on each.
         fresh (`Sequence[bool]`):
-            The same of the batch that was generated now.
+            Whether each group of the fresh batch is useful.
         ranks (`int`):
             Number of ranks.
 
     Returns:
-        `list[int]`: For each place of the merged batch, the number of a group, in which fresh ones follow those so far.
+        `list[int]`: Group numbers of the merged batch. Fresh groups are numbered after those of the old batch.
     """
     each = len(kept) // ranks
     chosen = []
@@ -38,40 +38,41 @@ def choose_groups(kept: Sequence[bool], fresh: Sequence[bool], ranks: int) -> li
 
 
 def rows_of(groups: Sequence[int], size: int) -> list[int]:
-    """Numbers of the rows of some groups."""
+    """Return the row numbers of groups."""
     return [group * size + row for group in groups for row in range(size)]
 
 
 def pick(first: Sequence[Value], second: Sequence[Value], rows: Sequence[int]) -> list[Value]:
-    """The rows of two lists, one behind the other, that these numbers name."""
+    """Return rows of two concatenated lists."""
     both = [*first, *second]
     return [both[row] for row in rows]
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any], rows: Sequence[int], pad: int) -> dict[str, Any]:
     """
-    The rows of two of TRL's batches, one behind the other, that these numbers name.
+    Return rows of two concatenated batches of TRL.
 
     Args:
         first, second (`Mapping[str, Any]`):
-            What TRL's `_generate_and_score_completions` returns: tensors of shape (rows, …), prompts padded on the left,
+            Results of TRL's `_generate_and_score_completions`: tensors of shape (rows, …), prompts padded on the left,
             completions on the right.
         rows (`Sequence[int]`):
-            Rows of the result.
+            Rows of the result, in the concatenated batches.
         pad (`int`):
-            The padding token.
+            Padding token.
 
     Returns:
-        `dict[str, Any]`: As both. What is no row's, such as the number of tokens, is the first's.
+        `dict[str, Any]`: The merged batch. Values without rows, such as the number of tokens, are those of `first`.
 
     Raises:
-        ValueError: If a batch holds more than text.
+        ValueError: If a batch contains more than text.
     """
     merged = {}
     for name, value in first.items():
         if not isinstance(value, torch.Tensor) or (value.dim() and len(value) != len(first["completion_ids"])):
             raise ValueError(
-                f"A batch with {name!r} cannot be resampled: rows of text alone are put together. Set `gpg_min_useful` to 0."
+                f"A batch with {name!r} cannot be resampled: only rows of text can be merged. Set `gpg_min_useful` to "
+                "0."
             )
         if value.dim():
             padding = pad if name.endswith("_ids") else 0

@@ -1,4 +1,4 @@
-"""A sampling temperature that follows the rewards."""
+"""Sampling temperature that adapts to the spread of the rewards."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import torch
 
 def adapted(base: float, reference_std: float, rewards: torch.Tensor, bounds: tuple[float, float]) -> float:
     """
-    The temperature for the next batch: `base * reference_std / std`, kept within bounds.
+    Return the temperature for the next batch: `base * reference_std / std`, clipped to the bounds.
 
-    Rewards that hardly differ call for more exploration, and so for a higher temperature; where they do not differ at all, it
-    is the highest allowed.
+    A low spread of rewards calls for more exploration, so the temperature rises. If all rewards are equal, it is the
+    upper bound.
 
     Args:
         base (`float`):
             Temperature at which rewards should deviate by `reference_std`.
         reference_std (`float`):
-            The standard deviation at which nothing changes. Rewards of 0 and 1 deviate by 0.5 at most, so that a reference
-            of 1.0 would never leave the upper bound.
+            Standard deviation that leaves the temperature at `base`. Rewards of 0 and 1 deviate by at most 0.5, so a
+            reference of 1.0 keeps a base of 1.0 at the upper bound of 2.0.
         rewards (`torch.Tensor`):
-            All ranks' rewards of the previous batch; only finite ones count.
+            Rewards of the previous batch on all ranks. Only finite ones count.
         bounds (`tuple[float, float]`):
             Lowest and highest temperature.
 
     Returns:
-        `float`: Within the bounds.
+        `float`: Temperature within the bounds; `base` if there are no finite rewards.
     """
     lowest, highest = bounds
     scored = rewards[rewards.isfinite()].double()

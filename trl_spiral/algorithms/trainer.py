@@ -1,4 +1,4 @@
-"""What TRL's `GRPOTrainer` lacks for other algorithms, as mixins: replaced advantages, more prompts, a moving temperature."""
+"""`AlgorithmTrainer`: TRL's `GRPOTrainer` with other advantages, resampled prompts and an adaptive temperature."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trl_spiral.algorithms.estimators import Baseline, group_policy_gradient, le
 from trl_spiral.algorithms.resampling import choose_groups, merge, pick, rows_of
 from trl_spiral.algorithms.temperature import adapted
 from trl_spiral.callbacks.monitoring import CollapseCallback
+from trl_spiral.rewards.base import RepliesReward
 from trl_spiral.seeding import derive_seed
-from trl_spiral.text.completions import RepliesReward
 from trl_spiral.text.printable import get_logger
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.training.base_trainer import AdvantageMixin
@@ -31,51 +31,51 @@ _SAMPLE = 100
 
 class AlgorithmMixin(AdvantageMixin):
     """
-    Over [`~trl.GRPOTrainer`]: the algorithm and the temperature that an [`AlgorithmConfig`] names.
+    Adds the algorithm and the temperature of an [`AlgorithmConfig`] to [`~trl.GRPOTrainer`].
 
-    GRPO and Dr. GRPO are TRL's own. For the others advantages are replaced, from the rewards of all ranks; GPG also draws more
-    prompts where too few groups of a batch can be learned from. In evaluation nothing is replaced, drawn or moved, and the
-    temperature is `args.temperature`.
+    GRPO and Dr. GRPO are TRL's own. For the others, advantages are computed from the rewards of all ranks. GPG also
+    draws more prompts if too few groups of a batch are useful. Evaluation is TRL's own, at `args.temperature`.
 
     Raises:
-        ValueError: Before the model is loaded, if `args` is no [`AlgorithmConfig`]; if prompts are a stream and more of them
-            may have to be drawn.
+        ValueError: Before the model is loaded, if `args` is not an [`AlgorithmConfig`], or if the prompts are a stream
+        and
+            GPG may have to draw more of them.
     """
 
     def __init__(self, model, reward_funcs=None, args=None, train_dataset=None, *others, **kwargs):
         if not isinstance(args, AlgorithmConfig):
             raise ValueError(
-                f"`args` ({type(args).__name__}) must be an `AlgorithmConfig`, which says which algorithm to use."
+                f"`args` ({type(args).__name__}) must be an `AlgorithmConfig`, which selects the algorithm."
             )
         if args.gpg_min_useful and isinstance(train_dataset, IterableDataset):
             raise ValueError(
-                "`gpg_min_useful` draws more prompts where a batch is of too little use, and a stream has no prompts to draw "
-                "from. Pass a data set that has a length, or set `gpg_min_useful` to 0."
+                "`gpg_min_useful` draws more prompts if a batch has too few useful groups, which a stream does not "
+                "allow. Pass a dataset that has a length, or set `gpg_min_useful` to 0."
             )
         check_world_size(args)
         self._output_lock = reserve_output_dir(args)
         algorithm = ALGORITHMS[args.algorithm]
-        # What a model card credits.
+        # For the model card.
         self._tag_names = ["trl", args.algorithm]
         self._name = algorithm.title
         self._paper = dict(zip(("id", "title"), algorithm.paper or (), strict=False))
         super().__init__(model, reward_funcs, args, train_dataset, *others, **kwargs)
         self._renderer: PromptRenderer | None = None
-        self._show_prompts()
+        self._set_renderer()
         self._baseline = Baseline(args.reinforce_baseline, args.reinforce_baseline_decay)
         self._next_temperature = args.temperature
         self._temperature_cells = [] if args.temperature_ref_std is None else _trl.temperature_cells(self)
-        self._rewards: torch.Tensor | None = None  # of the latest batch of all ranks, shape (rows,)
-        self._drawn = 0  # batches of prompts beyond those of the epoch
-        self._told_of_few = False
+        self._rewards: torch.Tensor | None = None  # latest batch of all ranks, shape (rows,)
+        self._drawn = 0  # number of extra batches of prompts
+        self._has_warned_of_few = False
         self.add_callback(CollapseCallback(self))
 
     # ---- prompts ----
-    def _show_prompts(self) -> None:
-        """Tells rewards how prompts end: thinking that they open is not the completion's to show."""
+    def _set_renderer(self) -> None:
+        """Give rewards the renderer of prompts, which may open thinking that a completion does not show."""
         tokenizer = _trl.tokenizer_of(self)
         if not tokenizer.chat_template:
-            return  # prompts are plain text, which shows it
+            return  # prompts are plain text
         self._renderer = PromptRenderer(
             tokenizer, chat_template=self.chat_template, chat_template_kwargs=self.args.chat_template_kwargs
         )
@@ -102,7 +102,7 @@ class AlgorithmMixin(AdvantageMixin):
     # ---- advantages ----
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        # As TRL puts several reward functions together. An infinite reward is no more of a score than none.
+        # TRL's weighted sum of the reward functions. An infinite reward counts as missing.
         rewards = (per_function * self.reward_weights.to(per_function.device)).nansum(1)
         self._rewards = rewards.masked_fill(per_function.isnan().all(1) | ~rewards.isfinite(), torch.nan)
         return per_function
@@ -127,7 +127,7 @@ class AlgorithmMixin(AdvantageMixin):
             return super()._sample(inputs)
         adapts = self.args.temperature_ref_std is not None
         if adapts:
-            # Now, and not when it was computed: the last batch is trained on at the temperature at which it was sampled.
+            # Not earlier: the last batch is trained on at the temperature at which it was sampled.
             _trl.set_temperature(self, self._next_temperature, self._temperature_cells)
             self._metrics["train"]["temperature"].append(self.temperature)
         output, sampled = self._enough(inputs) if self.args.gpg_min_useful else self._sample_once(inputs)
@@ -137,11 +137,11 @@ class AlgorithmMixin(AdvantageMixin):
         return output
 
     def _sample_once(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], torch.Tensor]:
-        """A batch, and the rewards of all ranks."""
+        """Return a batch, and the rewards of all ranks."""
         return super()._sample(inputs), self._rewards
 
     def _enough(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], torch.Tensor]:
-        """A batch with as many useful groups as GPG asks for, and the rewards of all that was sampled for it."""
+        """Return a batch with enough useful groups for GPG, and the rewards of all samples."""
         columns, size = list(inputs[0]), self.num_generations
         output, rewards = self._sample_once(inputs)
         sampled = [rewards]
@@ -158,12 +158,12 @@ class AlgorithmMixin(AdvantageMixin):
             self._merge_logs(logged, rows_of(groups, size))
             useful = useful_groups(rewards, size)
         share = _share(useful)
-        if share < enough and self.accelerator.is_main_process and not self._told_of_few:
-            self._told_of_few = True
+        if share < enough and self.accelerator.is_main_process and not self._has_warned_of_few:
+            self._has_warned_of_few = True
             logger.warning(
-                "Only %.0f%% of the groups have rewards that differ after prompts were drawn %d times, and %.0f%% were asked "
-                "for. They are trained on; this is said once, and `gpg/useful_share` tells of the rest. Easier or harder "
-                "prompts, or larger groups, would give more to learn from.",
+                "Only %.0f%% of the groups have rewards that differ after prompts were drawn %d times; "
+                "`gpg_min_useful` is %.0f%%. They are trained on, without further warnings: see `gpg/useful_share`. "
+                "Use easier or harder prompts, or larger groups.",
                 *(100 * share, len(sampled), 100 * enough),
             )
         self._metrics["train"]["gpg/useful_share"].append(share)
@@ -172,7 +172,7 @@ class AlgorithmMixin(AdvantageMixin):
         return output, torch.cat(sampled)
 
     def _more_prompts(self, columns: list[str], rows: int) -> list[dict[str, Any]]:
-        """This rank's rows of a batch of prompts drawn at random, beside the epoch's order."""
+        """Return this rank's rows of a batch of random prompts. The order of the epoch does not change."""
         chance = random.Random(derive_seed(self.args.seed, "more prompts", self._drawn))
         self._drawn += 1
         groups = rows // self.num_generations
@@ -189,11 +189,11 @@ class AlgorithmMixin(AdvantageMixin):
         ]
 
     def _merged(self, output: dict[str, Any], fresh: dict[str, Any], groups: list[int]) -> dict[str, Any]:
-        """This rank's rows of the groups that were chosen on all ranks."""
+        """Return this rank's rows of the groups that were chosen on all ranks."""
         everywhere = len(groups)
         each = everywhere // self.accelerator.num_processes
         first = self.accelerator.process_index * each
-        # Numbered over all ranks, while a rank has its own rows alone: those so far, and then the fresh ones.
+        # From numbers over all ranks to numbers on this rank, which has its old rows and then its fresh ones.
         mine = [
             group - first if group < everywhere else group - everywhere - first + each
             for group in groups[first : first + each]
@@ -204,7 +204,7 @@ class AlgorithmMixin(AdvantageMixin):
         return merged
 
     def _merge_logs(self, before: dict[str, list[Any]], rows: list[int]) -> None:
-        """Leaves in TRL's table of completions the rows that are trained on."""
+        """Keep only the rows that are trained on in TRL's table of completions."""
         for name, values in _trl.log_columns(self).items():
             if len(before.get(name, ())) == len(values) == len(rows):
                 merged = pick(before[name], list(values), rows)
@@ -213,7 +213,7 @@ class AlgorithmMixin(AdvantageMixin):
 
     # ---- evaluation ----
     def evaluation_loop(self, *args, **kwargs):
-        """As in [`~transformers.Trainer`], at the temperature that the configuration names."""
+        """Evaluate as in [`~transformers.Trainer`], at the configured temperature."""
         if not self._temperature_cells:
             return super().evaluation_loop(*args, **kwargs)
         sampled_at = self.temperature
@@ -245,7 +245,7 @@ class AlgorithmMixin(AdvantageMixin):
 
 
 def _summary(dataset: Any) -> str | None:
-    """Return the size of a data set and a digest of a sample of its rows; `None` for a stream."""
+    """Return the size of a dataset and a digest of a sample of its rows; `None` for a stream."""
     if not isinstance(dataset, Dataset):
         return None
     rows = len(dataset)
@@ -254,13 +254,13 @@ def _summary(dataset: Any) -> str | None:
 
 
 def _share(which: torch.Tensor) -> float:
-    # In double precision, in which 7 of 10 are no less than 0.7.
+    # In double precision, where 7 of 10 are not less than 0.7.
     return sum(which.tolist()) / len(which)
 
 
 class AlgorithmTrainer(AlgorithmMixin, GRPOTrainer):
     """
-    TRL's [`~trl.GRPOTrainer`] with an algorithm by name, for prompts with rewards such as [`~tasks.TaskReward`].
+    TRL's [`~trl.GRPOTrainer`] with an algorithm by name, for prompts with rewards such as [`~rewards.TaskReward`].
 
     Example:
 
@@ -278,7 +278,7 @@ class AlgorithmTrainer(AlgorithmMixin, GRPOTrainer):
 
     Args:
         args ([`AlgorithmConfig`]):
-            Configuration, which names the algorithm.
+            Configuration, which selects the algorithm.
         model, reward_funcs, others:
             As in [`~trl.GRPOTrainer`].
     """

@@ -1,1 +1,1 @@
-"""What a policy has learned, measured."""
+"""Evaluation of policies."""

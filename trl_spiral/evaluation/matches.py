@@ -1,4 +1,4 @@
-"""Matches between players, sampled: for policies that cannot be graded exactly."""
+"""Matches between players, for policies without an exact evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trl_spiral.types import FORFEITS, Episode, has_won
 
 SHARES = ("win", "draw", "loss", *FORFEITS)
 MEANS = ("length", "reply_tokens", "reward")
-"""What is measured of every seat; see [`Outcome`]."""
+"""Fields of [`SeatResult`] that a report contains, as shares and as means."""
 
 
 def play_matches(
@@ -31,25 +31,25 @@ def play_matches(
     forfeit: Forfeit | None = None,
 ) -> list[Episode]:
     """
-    Plays `games` games with `player` in `seat` and `rival` in every other.
+    Play `games` episodes with `player` in `seat` and `rival` in all other seats.
 
-    The same `seed` gives the same deals and openings in every seat, so that a comparison of seats or players is paired.
+    The same `seed` gives the same deals and openings in each seat, so that comparisons of seats or players are paired.
 
     Args:
         game ([`~games.Game`]):
-            What is played.
+            Game to play.
         player, rival ([`~players.Player`]):
-            Who plays.
+            The players.
         seat (`int`):
-            Where `player` sits.
+            Seat of `player`.
         games (`int`):
-            How many games.
+            Number of episodes.
         engine ([`~selfplay.referee.Engine`], *optional*):
-            Answers players that ask one.
+            Engine of players that need one.
         seed (`int`, defaults to `0`):
-            Seed of the series.
+            Seed of deals and decisions.
         forfeit ([`~selfplay.referee.Forfeit`], *optional*):
-            What an illegal move costs.
+            Payoffs of a forfeit.
 
     Returns:
         `list[Episode]`: In the order of their counters.
@@ -60,20 +60,16 @@ def play_matches(
 
 def paired_starts(game: Game, player: Player, rival: Player, pairs: int, seed: int = 0) -> list[Start]:
     """
-    Every deal once with `player` in each seat and `rival` in every other: the same games as `play_matches` seat by seat.
+    Make the starts of a paired series: each deal of `play_matches` once with `player` in each seat.
 
     Args:
-        game ([`~games.Game`]):
-            What is played.
-        player, rival ([`~players.Player`]):
-            Who plays.
+        game, player, rival, seed:
+            As for `play_matches`.
         pairs (`int`):
-            Deals; pairs of games, where there are two seats.
-        seed (`int`, defaults to `0`):
-            Seed of the deals and of all decisions.
+            Number of deals: of pairs of episodes, if the game has two seats.
 
     Returns:
-        `list[Start]`: Counted deal by deal, and within a deal seat by seat.
+        `list[Start]`: Counted by deal, then by seat.
     """
     seats = game.traits.seats
     return [
@@ -104,39 +100,31 @@ def _start(
 
 
 def tally(episodes: Sequence[Episode], seat: int) -> dict[str, float]:
-    """Return the shares of wins, draws, losses, own illegal replies and own cut-off replies, for one seat."""
-    outcomes = [Outcome.of(episode, seat, deal=0) for episode in episodes]
-    return {field: sum(getattr(outcome, field) for outcome in outcomes) / len(outcomes) for field in SHARES}
+    """Return one seat's shares of wins, draws, losses, and forfeits by illegal and by truncated replies."""
+    results = [SeatResult.of(episode, seat, deal=0) for episode in episodes]
+    return {field: sum(getattr(result, field) for result in results) / len(results) for field in SHARES}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeatResult:
     """
-    What came of a game for whoever sat in one seat.
+    Result of one seat in an episode.
 
     Attributes:
-        deal (`int`):
-            Number of the deal, which is played from every seat.
-        seat (`int`):
-            Whose side is told.
-        win (`bool`):
-            Whether no seat got more, and some seat less.
-        draw (`bool`):
-            Whether all seats got the same.
-        loss (`bool`):
-            Neither.
-        illegal (`bool`):
-            Whether this seat ended the game by an illegal reply.
-        truncated (`bool`):
-            Whether this seat ended the game by a reply that reached the token limit.
+        deal, seat (`int`):
+            Number of the deal, which is played from each seat, and the seat.
+        win, draw, loss (`bool`):
+            One of them is true; see [`~types.has_won`] and [`~types.is_drawn`].
+        illegal, truncated (`bool`):
+            Whether this seat ended the game by an illegal reply, or by one that reached the token limit.
         length (`int`):
-            Turns that were taken, by all seats together.
+            Turns of all seats.
         reply_tokens (`float`, *optional*):
-            Tokens of this seat's replies, a mean; `None` where none has any: scripted players and endpoints.
+            Mean tokens of this seat's replies; `None` for scripted players and endpoints.
         reward (`float`):
             Terminal payoff.
         broken (`bool`):
-            Whether the game says nothing about how anybody played. All other fields are then to be left out.
+            Whether the game has no result (see [`~types.Ending`]). All other fields are then meaningless.
     """
 
     deal: int
@@ -152,8 +140,8 @@ class Outcome:
     broken: bool
 
     @classmethod
-    def of(cls, episode: Episode, seat: int, deal: int) -> Outcome:
-        """The outcome of an episode."""
+    def of(cls, episode: Episode, seat: int, deal: int) -> SeatResult:
+        """Return the result of a seat."""
         win = has_won(episode.returns, seat)
         replies = [len(turn.completion_ids) for turn in episode.trajectories[seat].turns if turn.completion_ids]
         return cls(
@@ -171,26 +159,25 @@ class Outcome:
 
 
 ALL_SEATS = "all"
-"""In place of a seat's number: all seats together."""
+"""Key of the results over all seats."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchReport:
     """
-    How a player fared in a game against an opponent, seat by seat.
+    Results of a player against an opponent in one game, by seat, with 95 % intervals.
 
-    Intervals are 95 %: Wilson's for shares, percentile bootstrap for means. Over all seats, the games of one deal are
-    taken together, since they share its luck; see [`~intervals`].
+    Shares have Wilson intervals, means have percentile bootstrap intervals. Over all seats, the episodes of a deal are
+    one cluster, since they share its luck; see [`~intervals`].
 
     Attributes:
         game, player, opponent (`str`):
             Names.
         seats (`Mapping[str, Mapping[str, Estimate]]`):
-            By seat (`"0"`, `"1"`, …, and `"all"`): `win`, `draw`, `loss`, own `illegal` and own
-            `truncated` (cut-off) replies, `length` in turns, `reply_tokens` per reply (where replies have tokens), and
-            `reward`.
+            Estimates by seat (`"0"`, `"1"`, …, and `"all"`) and by field of [`SeatResult`]. `reply_tokens` is missing
+            if replies have no tokens.
         games, broken (`Mapping[str, int]`):
-            By seat: games that count, and games that broke (a player lost, an environment failed) and count nowhere.
+            By seat: episodes that count, and broken ones, which do not.
     """
 
     game: str
@@ -201,39 +188,37 @@ class MatchReport:
     broken: Mapping[str, int]
 
     @classmethod
-    def of(cls, game: Game, player: str, opponent: str, outcomes: Iterable[Outcome], seed: int = 0) -> MatchReport:
+    def of(cls, game: Game, player: str, opponent: str, results: Iterable[SeatResult], seed: int = 0) -> MatchReport:
         """
-        Adds up outcomes, which may come in any order.
+        Compute the estimates.
 
         Args:
-            game ([`~games.Game`]):
-                What was played.
-            player, opponent (`str`):
-                Names.
-            outcomes (`Iterable[Outcome]`):
-                From the player's side.
+            game ([`~games.Game`]), player (`str`), opponent (`str`):
+                The game, and names for tables and metrics.
+            results (`Iterable[SeatResult]`):
+                Results of the player, in any order.
             seed (`int`, defaults to `0`):
                 Seed of the bootstrap.
         """
-        known = sorted(outcomes, key=lambda outcome: (outcome.deal, outcome.seat))
+        known = sorted(results, key=lambda result: (result.deal, result.seat))
         numbers, games, broken = {}, {}, {}
         for seat in (*map(str, range(game.traits.seats)), ALL_SEATS):
-            theirs = [outcome for outcome in known if seat in (str(outcome.seat), ALL_SEATS)]
-            whole = [outcome for outcome in theirs if not outcome.broken]
-            games[seat], broken[seat] = len(whole), len(theirs) - len(whole)
+            chosen = [result for result in known if seat in (str(result.seat), ALL_SEATS)]
+            whole = [result for result in chosen if not result.broken]
+            games[seat], broken[seat] = len(whole), len(chosen) - len(whole)
             estimates = {field: clustered_wilson(_by_deal(whole, field)) for field in SHARES}
             for field in MEANS:
-                if field != "reply_tokens" or any(outcome.reply_tokens is not None for outcome in whole):
+                if field != "reply_tokens" or any(result.reply_tokens is not None for result in whole):
                     estimates[field] = bootstrap_mean(_by_deal(whole, field), seed)
             numbers[seat] = estimates
         return cls(game.name, player, opponent, numbers, games, broken)
 
     def metrics(self) -> dict[str, float]:
         """
-        Flat numbers, for a log, under SPIRAL's names: `eval/{game}-{opponent}/pid-{seat}/{win, draw, …}`.
+        Return metrics under SPIRAL's names: `eval/{game}-{opponent}/pid-{seat}/{win, draw, …}`.
 
-        Beside each is its interval (`_low`, `_high`), and under `all` in place of `pid-{seat}` the mean over all seats.
-        What was not measured is left out.
+        Each has an interval (`_low`, `_high`). `all` in place of `pid-{seat}` is the mean over all seats. Estimates
+        without a value are left out.
         """
         metrics: dict[str, float] = {}
         for seat, estimates in self.seats.items():
@@ -248,7 +233,7 @@ class MatchReport:
 
     @classmethod
     def from_metrics(cls, game: Game, player: str, opponent: str, metrics: Mapping[str, float]) -> MatchReport:
-        """The report that gave these `metrics`, among others."""
+        """Restore a report from its `metrics`, which may contain others."""
         numbers, games, broken = {}, {}, {}
         for seat in (*map(str, range(game.traits.seats)), ALL_SEATS):
             prefix = _prefix(game.name, opponent, seat)
@@ -261,11 +246,11 @@ class MatchReport:
         return cls(game.name, player, opponent, numbers, games, broken)
 
     def table(self) -> str:
-        """Markdown: a row for each seat and one for all."""
+        """Format the report as a Markdown table, with one row per seat and one for all seats."""
         return match_table([(self.player, self)])
 
     def to_json(self) -> dict[str, object]:
-        """Plain values, for a file; `null` for what was not measured."""
+        """Return plain values for a file. Estimates without a value are `null`."""
         return {
             "game": self.game,
             "player": self.player,
@@ -288,12 +273,12 @@ def _prefix(game: str, opponent: str, seat: str) -> str:
     return f"eval/{game}-{opponent}/{seat if seat == ALL_SEATS else f'pid-{seat}'}"
 
 
-def _by_deal(outcomes: Sequence[Outcome], field: str) -> list[list[float]]:
-    """A field's values, those of one deal together."""
+def _by_deal(results: Sequence[SeatResult], field: str) -> list[list[float]]:
+    """Return a field's values in one list per deal."""
     deals: dict[int, list[float]] = {}
-    for outcome in outcomes:
-        if (value := getattr(outcome, field)) is not None:
-            deals.setdefault(outcome.deal, []).append(float(value))
+    for result in results:
+        if (value := getattr(result, field)) is not None:
+            deals.setdefault(result.deal, []).append(float(value))
     return list(deals.values())
 
 
@@ -307,38 +292,36 @@ def evaluate_matches(
     in_flight: int = 256,
 ) -> tuple[MatchReport, list[Episode]]:
     """
-    Plays a player against a rival, every deal from every seat.
+    Play a paired series: each deal from each seat.
 
     Args:
-        game, player, rival, pairs, seed:
-            As for `paired_starts`.
-        engine ([`~selfplay.referee.Engine`], *optional*):
-            Answers players that ask one.
+        game, player, rival, pairs, engine, seed:
+            As for `paired_starts` and `play_matches`.
         in_flight (`int`, defaults to `256`):
-            Most games under way at once.
+            Maximum number of concurrent episodes.
 
     Returns:
-        `tuple[MatchReport, list[Episode]]`: What came of it, and the episodes in the order of their counters.
+        `tuple[MatchReport, list[Episode]]`: The report, and the episodes in the order of their counters.
     """
     starts = paired_starts(game, player, rival, pairs, seed)
     episodes = sorted(play(map(referee, starts), engine, in_flight), key=lambda episode: episode.counter)
-    outcomes = [outcome_of(episode) for episode in episodes]
-    return MatchReport.of(game, player.name, rival.name, outcomes, seed), episodes
+    results = map(seat_result, episodes)
+    return MatchReport.of(game, player.name, rival.name, results, seed), episodes
 
 
-def outcome_of(episode: Episode) -> Outcome:
-    """The outcome of one of the games of `paired_starts`, from its player's side."""
+def seat_result(episode: Episode) -> SeatResult:
+    """Return the result of the player in an episode of `paired_starts`."""
     deal, seat = divmod(episode.counter, len(episode.players))
-    return Outcome.of(episode, seat, deal)
+    return SeatResult.of(episode, seat, deal)
 
 
 def match_table(reports: Sequence[tuple[str, MatchReport]]) -> str:
     """
-    Markdown: a row for each report and seat, shares in percent, intervals in brackets, and how they were got.
+    Format reports as a Markdown table with one row per report and seat. Shares are in percent, intervals in brackets.
 
     Args:
         reports (`Sequence[tuple[str, MatchReport]]`):
-            Each with what its first column is to say: the player, or when it played.
+            Each with the label for the first column.
     """
     lines = [
         "| player | game | against | seat | games | win % | draw % | loss % | illegal % | cut off % | turns | "

@@ -1,9 +1,9 @@
 """
-Nash averaging: how strong each player is against opponents worth meeting.
+Nash averaging: the strength of each player against the strongest mixture of players.
 
-A mean over all opponents rewards whoever beats the many that happen to be in the table. Under Nash averaging, opponents
-count as the maximum-entropy Nash equilibrium of the game of choosing a player has them, so that copies of a player, or
-players whom nobody would choose, change nothing ("Re-evaluating Evaluation", Balduzzi et al. 2018, arXiv 1806.02643).
+A mean over all opponents depends on the choice of opponents. Nash averaging weights them by the maximum-entropy Nash
+equilibrium of the game in which each side chooses a player. Copies of a player, and players outside the equilibrium,
+then change nothing ("Re-evaluating Evaluation", Balduzzi et al. 2018, arXiv 1806.02643).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 
 _NONE = 1e-7
-"""Probability below which a player is in no equilibrium: the linear programs are solved to about 1e-9."""
+"""Probability below which a player is outside all equilibria. The linear programs are accurate to about 1e-9."""
 
 
 @dataclass(frozen=True, slots=True)
 class NashAverage:
     """
-    The maximum-entropy Nash equilibrium, and everybody's strength against it.
+    The maximum-entropy Nash equilibrium, and the strength of each player against it.
 
     Attributes:
         masses (`tuple[float, ...]`):
             Probability of each player in the equilibrium.
         skills (`tuple[float, ...]`):
-            Expected payoff of each player against the equilibrium: zero for all that are in it, never positive.
+            Expected payoff of each player against the equilibrium. It is zero for players in it, and never positive.
     """
 
     masses: tuple[float, ...]
@@ -36,14 +36,14 @@ class NashAverage:
 
 def nash_average(payoffs: Sequence[Sequence[float]]) -> NashAverage:
     """
-    The Nash average of a table of payoffs.
+    Compute the Nash average of a table of payoffs.
 
-    The equilibria form a polytope. Its relative interior tells who is in any of them at all; among these, the entropy is
-    strictly concave, and its maximum unique.
+    The equilibria form a polytope. A point of its relative interior has all players that are in any equilibrium. On
+    these players the entropy is strictly concave, so its maximum is unique.
 
     Args:
         payoffs (`Sequence[Sequence[float]]`):
-            Antisymmetric: row against column, such as win rate less loss rate, or log-odds of winning.
+            Antisymmetric payoffs of row against column, such as win rate minus loss rate, or log-odds of winning.
 
     Raises:
         ImportError: If SciPy is missing.
@@ -58,12 +58,12 @@ def nash_average(payoffs: Sequence[Sequence[float]]) -> NashAverage:
     size = len(payoffs)
     if not size or any(not abs(payoffs[i][j] + payoffs[j][i]) < 1e-9 for i in range(size) for j in range(size)):
         raise ValueError(
-            f"Nash averaging needs payoffs that are antisymmetric (row against column is what column against row loses), and "
-            f"these of {size} players are not, or not known for all pairs. Let everybody meet everybody."
+            f"Nash averaging needs antisymmetric payoffs (row against column is minus column against row), and these "
+            f"of {size} players are not, or are unknown for some pairs. Let each player meet each other."
         )
 
     def most_of(player: int) -> list[float]:
-        # Nobody gains against an equilibrium: payoffs @ p <= 0.
+        # No player gains against an equilibrium p: payoffs @ p <= 0.
         found = linprog(
             [-1.0 if other == player else 0.0 for other in range(size)],
             A_ub=payoffs,
@@ -88,7 +88,7 @@ def nash_average(payoffs: Sequence[Sequence[float]]) -> NashAverage:
 def _most_even(
     minimize: Any, payoffs: Sequence[Sequence[float]], support: Sequence[int], inside: Sequence[float]
 ) -> list[float]:
-    """The equilibrium of highest entropy over the players in `support`, from one that holds them all."""
+    """Return the equilibrium of maximum entropy over `support`, starting from a point with all of its players."""
     if len(support) == 1:
         return [1.0]
     rows = [[row[player] for player in support] for row in payoffs]
@@ -99,7 +99,7 @@ def _most_even(
         bounds=[(1e-12, 1.0)] * len(support),
         constraints=[
             {"type": "eq", "fun": lambda masses: math.fsum(masses) - 1.0, "jac": lambda masses: [1.0] * len(support)},
-            # What no player gains, as one vector; those in the support gain nothing and lose nothing.
+            # No player gains. Those in the support gain exactly 0.
             {
                 "type": "ineq",
                 "fun": lambda masses: [-_dot(row, masses) for row in rows],

@@ -1,4 +1,4 @@
-"""Round robins: everybody meets everybody, in every seat, on the same deals."""
+"""Round robins: each player meets each other, in each seat, with the same deals."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ def round_robin(
     in_flight: int = 256,
 ) -> list[Episode]:
     """
-    Lets every two players meet in every game: each deal once with the first of them in each seat and the second in every
-    other. All of them are dealt the same.
+    Play a round robin. For each pair of players, each deal is played once with the first player in each seat and the
+    second in all others. All pairs get the same deals.
 
     Args:
         games (sequence of [`~games.Game`]):
-            What is played.
+            Games to play.
         players (sequence of [`~players.Player`]):
-            Who plays; two at least, of different names.
+            At least two players with different names.
         pairs (`int`):
-            Deals of each game for each two players.
+            Deals of each game for each pair of players.
         engine ([`~selfplay.referee.Engine`], *optional*):
-            Answers players that ask one.
+            Engine of players that need one.
         seed (`int`, defaults to `0`):
-            Seed of the deals and of all decisions.
+            Seed of deals and decisions.
         in_flight (`int`, defaults to `256`):
-            Most games under way at once.
+            Maximum number of concurrent episodes.
 
     Returns:
-        `list[Episode]`: In the order of their counters, which deals cards round after round: the first deal to everybody,
-        then the second. Ratings, to which the order matters a little, so favour nobody.
+        `list[Episode]`: In the order of their counters: the first deal for all pairs, then the second. Ratings depend
+        slightly on the order, and this order favors no player.
 
     Raises:
-        ValueError: If there are fewer than two players, or two of one name.
+        ValueError: If there are fewer than two players, or two have the same name.
     """
     names = [player.name for player in players]
     if len(set(names)) < max(2, len(names)):
         raise ValueError(
-            f"A tournament needs two players at least, each of a name of its own, and these are {', '.join(names)}."
+            f"A tournament needs at least two players with different names, and these are {', '.join(names)}."
         )
     meetings = list(itertools.combinations(players, 2))
     tables = [
@@ -58,7 +58,7 @@ def round_robin(
         for meeting in range(len(meetings))
         for seat in range(game.traits.seats)
     ]
-    # Two players' games one after the other, so that an engine need not load their weights more than once.
+    # Sorted by pair, so that an engine loads the weights of a pair once.
     numbered = sorted(enumerate(tables), key=lambda entry: entry[1][0])
     starts = []
     for counter, (meeting, game, deal, seat) in numbered:

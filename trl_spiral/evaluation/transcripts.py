@@ -1,32 +1,33 @@
 """
-Episodes kept for people: as text, and as records from which a replay is drawn.
+Transcripts of episodes: as text, and as records for the replay in a report.
 
-A run keeps its records in `games.jsonl` of its output folder: one line a game, a JSON object in format 1:
+A run writes its records to `games.jsonl` in its output folder. Each line is a JSON object in format 1:
 
 | field | |
 |---|---|
 | `format` | `1` |
-| `step` | optimizer steps taken when the game was kept |
-| `kind` | `"training"`, or `"final"` for a game of the finished policy, which nothing is trained on |
+| `step` | optimizer steps at the time of the game |
+| `kind` | `"training"`, or `"final"` for a game after training |
 | `game`, `number`, `seed` | name of the game, number of the episode, seed of the match |
-| `players` | who filled each seat |
-| `opening` | moves that nobody chose, as `[seat, move]` |
+| `players` | player of each seat |
+| `opening` | moves of the random opening, as `[seat, move]` |
 | `turns` | in playing order; see below |
-| `end` | what each seat sees when all is over |
+| `end` | last observation of each seat |
 | `returns` | terminal payoff per seat |
-| `ending`, `offender`, `detail` | why it ended, the seat at fault or `null`, the reason in words |
+| `ending`, `offender`, `detail` | reason of the end, the seat at fault or `null`, the reason as text |
 
-and of each turn:
+Each turn contains:
 
 | field | |
 |---|---|
-| `seat` | whose turn |
-| `sees` | the observation's text, as the game gave it to that seat |
+| `seat` | the seat to move |
+| `sees` | text of the observation |
 | `reply` | the whole reply |
-| `move` | the move in the game's canonical form; `null` if it was refused or there was none |
-| `policy`, `version` | the weights that wrote it, and their version; `policy` is `null` for scripted players |
-| `tokens`, `logprob` | tokens of the reply, and their summed log-probability in nats; `null` for scripted players |
-| `advantage` | mean over its tokens, as trained on; `null` where this batch did not train on the turn |
+| `move` | move in the game's canonical form; `null` if there was no legal move |
+| `policy`, `version` | weights that wrote the reply, and their version; `policy` is `null` for scripted players |
+| `tokens`, `logprob` | tokens of the reply, and the sum of their log-probabilities in nats; `null` for scripted
+players |
+| `advantage` | mean over the tokens; `null` if the turn was not trained on |
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from trl_spiral.files import naming_full_disk
+from trl_spiral.files import naming_full_disk, replacing
 from trl_spiral.games import Game
-from trl_spiral.text.printable import fenced, file_name, get_logger, inline
+from trl_spiral.text.printable import fenced_lines, file_name, get_logger, inline
 from trl_spiral.text.shapes import parse
 from trl_spiral.types import Episode, Observation
 
@@ -77,18 +78,18 @@ _GAME = {
 }
 
 LARGEST = 100_000_000
-"""Bytes at which a run stops keeping games: some 25,000 of tic-tac-toe, and 1,000 where a reply has 4,000 tokens."""
+"""Maximum bytes of a run's log: about 25,000 games of tic-tac-toe, or 1,000 with replies of 4,000 tokens."""
 
 
 def format_transcript(episode: Episode, prompt_text: Callable[[Sequence[int]], str] | None = None) -> str:
     """
-    One episode as Markdown: who played, each turn's prompt and reply, and how it ended.
+    Format an episode as Markdown: players, prompt and reply of each turn, and ending.
 
     Args:
         episode ([`~types.Episode`]):
-            What was played.
+            The episode.
         prompt_text (`Callable`, *optional*):
-            Decodes prompt ids; without it, prompts are left out.
+            Decodes prompt ids. Without it, prompts are left out.
     """
     lines = [f"# {inline(episode.game)}, game {episode.counter}", ""]
     for seat, (name, value) in enumerate(zip(episode.players, episode.returns, strict=True)):
@@ -106,8 +107,8 @@ def format_transcript(episode: Episode, prompt_text: Callable[[Sequence[int]], s
         turn = next(taken[seat])
         lines += [f"## Turn {number}: seat {seat}, {inline(episode.players[seat])}", ""]
         if prompt_text is not None and turn.prompt_ids:
-            lines += ["Read:", "", *fenced(prompt_text(turn.prompt_ids)), ""]
-        lines += ["Wrote:", "", *fenced(turn.text), ""]
+            lines += ["Read:", "", *fenced_lines(prompt_text(turn.prompt_ids)), ""]
+        lines += ["Wrote:", "", *fenced_lines(turn.text), ""]
         if turn.logprobs:
             lines += [f"{len(turn.completion_ids)} tokens, log-probability {sum(turn.logprobs):.3f}", ""]
     return "\n".join(lines)
@@ -137,21 +138,17 @@ def make_record(
     advantages: Sequence[Sequence[float | None]] = (),
 ) -> dict[str, Any]:
     """
-    What is kept of one episode, in the format above.
-
-    The match is played once more by the moves that were made, to see what each seat saw.
+    Make the record of an episode, in the format above. The moves are replayed to get the observations.
 
     Args:
-        episode ([`~types.Episode`]):
-            What was played.
-        game ([`~games.Game`]):
-            Its rules.
+        episode ([`~types.Episode`]), game ([`~games.Game`]):
+            The episode and its game.
         step (`int`):
-            Optimizer steps taken.
+            Optimizer steps so far.
         kind (`str`):
             `"training"` or `"final"`.
         advantages (`Sequence[Sequence[float | None]]`, *optional*):
-            For each seat, one number per turn; `None` where it was not trained on. By default none was.
+            For each seat, one number per turn; `None` if the turn was not trained on. Default: no turn was.
     """
     match = game.start(episode.seed)
     opening = episode.moves[: episode.opening]
@@ -203,13 +200,13 @@ def _text(observation: Observation) -> str:
 
 class GameLog:
     """
-    The games that a run keeps, in a file that grows line by line.
+    The file with a run's records.
 
     Args:
         path (`str` or `os.PathLike`):
             The file; by convention `games.jsonl` in a run's output folder.
         largest (`int`, defaults to `LARGEST`):
-            Bytes. A file that has reached them takes no more games, and says so once.
+            Maximum bytes. Further games are dropped, with one warning.
     """
 
     def __init__(self, path: str | os.PathLike[str], largest: int = LARGEST) -> None:
@@ -218,7 +215,7 @@ class GameLog:
         self._is_full = False
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> int:
-        """Adds games, as long as there is room, and returns how many."""
+        """Append games until the file is full, and return their number."""
         added, size = 0, self.path.stat().st_size if self.path.exists() else 0
         with naming_full_disk(self.path.parent), self.path.open("a", encoding="utf-8") as file:
             for record in records:
@@ -226,7 +223,8 @@ class GameLog:
                 if size + len(line) > self.largest:
                     if not self._is_full:
                         logger.warning(
-                            "%s has reached %.0f MB and keeps no more games. Keep fewer: a larger `every`, or fewer `games`.",
+                            "%s has reached %.0f MB, so further games are dropped. Use a larger `every` or fewer "
+                            "`games`.",
                             self.path,
                             self.largest / 1e6,
                         )
@@ -238,35 +236,34 @@ class GameLog:
 
     def rewind(self, step: int) -> None:
         """
-        Drops what a run that goes on from `step` will keep again: games of later steps, final ones from `step` on, and
-        a line that was cut off. At 0 the file begins anew.
+        Delete the records that a run resumed from `step` will write again.
+
+        These are games of later steps, final games from `step` on, and an incomplete last line. At 0 all are deleted.
         """
         if not self.path.exists():
             return
-        unfinished = self.path.with_name(f"{self.path.name}.partial")
-        with unfinished.open("w", encoding="utf-8") as file:
-            for record in read_games(self.path):
+        with replacing(self.path) as partial, partial.open("w", encoding="utf-8") as file:
+            for record in read_game_log(self.path):
                 if step and record["step"] < step + (record["kind"] == "training"):
                     file.write(_line(record))
-        os.replace(unfinished, self.path)
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    """A line of the file. In ASCII: as many bytes as characters, and an endpoint's broken text cannot break it."""
+    """Format a line, in ASCII: it has as many bytes as characters, and any text can be written."""
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
-def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read_game_log(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """
-    Yield the games in a file that [`GameLog`] wrote, in order. A last line that was cut off, by a kill, is left out.
+    Yield the records of a [`GameLog`], in order. An incomplete last line, as after a kill, is left out.
 
     Raises:
-        ValueError: If another line is not a game in format 1.
+        ValueError: If another line is not a record in format 1.
     """
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield _read_game(line)
+                yield _read_record(line)
             except ValueError as error:
                 if line.endswith("\n"):
                     raise ValueError(
@@ -275,8 +272,8 @@ def read_games(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
                     ) from None
 
 
-def _read_game(line: str) -> dict[str, Any]:
-    """Return the record in a line. Raises `ValueError`, with the reason as a clause, if there is none."""
+def _read_record(line: str) -> dict[str, Any]:
+    """Return the record in a line. Raise `ValueError`, with the reason as a clause, if the line is malformed."""
     record: dict[str, Any] = parse(line, _GAME)
     seats = range(len(record["players"]))
     if record["format"] != FORMAT:
@@ -285,5 +282,5 @@ def _read_game(line: str) -> dict[str, Any]:
         raise ValueError("its players, returns and ends differ in number")
     taken = [turn["seat"] for turn in record["turns"]] + [record["offender"] or 0]
     if any(seat not in seats for seat in taken) or any(len(move) != 2 for move in record["opening"]):
-        raise ValueError("it names a seat that has no player, or a move without one")
+        raise ValueError("it has a seat without a player, or an incomplete move")
     return record

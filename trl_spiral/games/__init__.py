@@ -1,4 +1,4 @@
-"""Games by name. Importing this package registers them and loads nothing: TextArena comes with the first match."""
+"""Games by name. Importing this package registers them. TextArena is imported when its first match starts."""
 
 from __future__ import annotations
 

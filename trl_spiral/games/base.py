@@ -1,4 +1,4 @@
-"""What a game is: rules, seats, and what may be assumed of it."""
+"""Interface of games and matches, and the registry of games by name."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from trl_spiral.types import Ending, Observation
 @dataclass(frozen=True, slots=True)
 class Traits:
     """
-    What may be assumed of a game. A conformance test holds every registered game to its traits.
+    Properties of a game. A conformance test checks them for every registered game.
 
     Attributes:
         seats (`int`, defaults to `2`):
-            Number of seats. A game of one seat is a puzzle: it returns 1 where it is solved, and less where it is not.
+            Number of seats. A game of one seat is a puzzle: its return is 1 if it is solved, and less otherwise.
         zero_sum (`bool`, defaults to `True`):
-            Whether the returns of a finished game add up to zero.
+            Whether the returns of a finished game sum to zero.
         stochastic (`bool`, defaults to `False`):
-            Whether dice, deals or hidden choices of the environment matter.
+            Whether the game has chance events: dice, deals or hidden choices of the environment.
         perfect_information (`bool`, defaults to `True`):
-            Whether every seat sees the whole state.
+            Whether every seat observes the whole state.
         free_text (`bool`, defaults to `False`):
-            Whether moves carry text that cannot be listed.
+            Whether moves contain text and cannot be listed.
         lowest (`float`, defaults to `-1.0`):
-            The worst return that the rules can give a seat. A forfeit costs no less.
+            Lowest return of a seat by the rules. A forfeit costs at least as much.
     """
 
     seats: int = 2
@@ -41,18 +41,18 @@ class Traits:
 
 class Match(ABC):
     """
-    One playing of a game, from the first move to the outcome.
+    One match of a game, from the first move to the outcome.
 
-    An illegal move is data, not an exception: `apply` ends the match with `Ending.ILLEGAL_MOVE` and leaves what that
-    costs to the referee. Once ended, a match stays as it is.
+    An illegal move is data, not an exception: `apply` ends the match with `Ending.ILLEGAL_MOVE`, and the referee
+    assigns its cost. An ended match does not change.
     """
 
     ending: Ending | None = None
-    """Why the match ended; `None` while it goes on."""
+    """Why the match ended; `None` before its end."""
     offender: int | None = None
-    """The seat that ended it by an illegal move."""
+    """Seat that ended the match by an illegal move."""
     detail: str = ""
-    """For people: the environment's reason, or the error."""
+    """Human-readable reason or error."""
 
     @property
     @abstractmethod
@@ -61,16 +61,16 @@ class Match(ABC):
 
     @abstractmethod
     def observe(self, seat: int) -> Observation:
-        """What `seat` sees now."""
+        """Return the current observation of `seat`."""
 
     @abstractmethod
     def legal_actions(self) -> tuple[str, ...] | None:
-        """Canonical legal moves of the seat to move, or `None` where they cannot be listed."""
+        """Return the canonical legal moves of the seat to move, or `None` if they cannot be listed."""
 
     @abstractmethod
     def apply(self, action: str) -> str | None:
         """
-        Plays `action` for the seat to move.
+        Play `action` for the seat to move.
 
         Returns:
             `str` or `None`: The move in canonical form, or `None` if it was illegal.
@@ -79,79 +79,80 @@ class Match(ABC):
     @property
     @abstractmethod
     def returns(self) -> tuple[float, ...]:
-        """Payoff per seat, as the rules give it; zeros while the match goes on."""
+        """Payoff per seat by the rules; zeros before the end of the match."""
 
     def forfeited(self, offender: int, returns: tuple[float, ...]) -> tuple[float, ...]:
-        """Payoff per seat where a reply of `offender` held no legal move, which by the referee's lights is `returns`."""
+        """Return the payoff per seat after a forfeit of `offender`; `returns` is the referee's default."""
         del offender
         return returns
 
 
 class Game(ABC):
-    """Rules by name: makes matches, and knows what its moves look like."""
+    """The rules of a game: starts matches and parses moves."""
 
     name: str
     traits: Traits
 
     def check(self) -> None:  # noqa: B027, most games can be played anywhere
         """
-        To be called before anything expensive.
+        Check that the game can be played on this machine, before any expensive work.
 
         Raises:
-            RuntimeError: If it cannot be played on this machine.
+            RuntimeError: If it cannot.
         """
 
     @abstractmethod
     def start(self, seed: int) -> Match:
-        """A fresh match. Same seed, same moves: same match, whatever else runs beside it."""
+        """Start a match. Equal seeds and moves give equal matches, independent of concurrent matches."""
 
     @abstractmethod
     def canonical(self, action: str) -> str | None:
-        """The canonical form of a move as a player may write it, or `None` if it cannot be read as one."""
+        """Return the canonical form of a move, or `None` if it cannot be parsed."""
 
     @property
     def atoms(self) -> str:
-        """Regular expression for the parts of its texts that a tokenizer should never merge: cells, cards, moves."""
+        """Regular expression for the parts of texts that a tokenizer should not merge: cells, cards, moves."""
         return r"\[[^\[\]\n]{1,16}\]"
 
 
 class Dealt(Game):
     """
-    A game whose chance is one deal, made before the first move: every deal can be played, so it can be solved.
+    A game whose only chance event is one deal before the first move, so that it can be solved by enumeration.
 
-    Its matches can be copied by `copy.deepcopy` at any move, which is how a game tree is walked.
+    `copy.deepcopy` of a match works at any move. The game tree is searched with it.
     """
 
     @abstractmethod
     def deals(self) -> tuple[Any, ...]:
-        """Every deal, each as likely as any other."""
+        """Return all deals, which are equally likely."""
 
     @abstractmethod
     def deal(self, deal: Any) -> Match:
-        """A match that starts from one of `deals()`."""
+        """Start a match from one of `deals()`."""
 
     @abstractmethod
     def information_state(self, observation: Observation) -> str:
         """
-        All that the seat which is asked knows, as a short text: the same for positions that it cannot tell apart.
+        Return the information state of the seat to move: equal for positions that the seat cannot distinguish.
 
-        Written as OpenSpiel writes it where OpenSpiel knows the game.
+        The format is OpenSpiel's for games that OpenSpiel has.
         """
 
 
 _REGISTRY: dict[str, Callable[[], Game]] = {}
 _GAMES: dict[str, Game] = {}
+_UNSUPPORTED: dict[str, str] = {}
 
 
 def register_game(name: str, factory: Callable[[], Game]) -> None:
     """
-    Adds a game under `name`.
+    Register a game under `name`.
 
     Args:
         name (`str`):
-            Name by which configurations and players call it.
+            Name of the game in configurations and commands.
         factory (`Callable[[], Game]`):
-            Called once, when the game is first asked for, so that registering costs nothing.
+            Makes the game. Called once, when the game is first used, so that registering is cheap.
 
     Raises:
         ValueError: If the name is taken.
@@ -161,12 +162,17 @@ def register_game(name: str, factory: Callable[[], Game]) -> None:
     _REGISTRY[name] = factory
 
 
+def register_unsupported(name: str, reason: str) -> None:
+    """Register the reason, a clause for the message of [`check_game`], why a known game cannot be played."""
+    _UNSUPPORTED[name] = reason
+
+
 def get_game(name: str) -> Game:
     """
-    The registered game called `name`.
+    Return the registered game called `name`.
 
     Raises:
-        ValueError: If there is none; the message lists the closest names.
+        ValueError: If there is none. See [`check_game`].
     """
     check_game(name)
     if name not in _GAMES:
@@ -175,9 +181,19 @@ def get_game(name: str) -> Game:
 
 
 def check_game(name: str) -> None:
-    """Raises `ValueError`, naming the closest games, if no game is called `name`. Loads nothing."""
+    """
+    Check that a game called `name` is registered, without loading it.
+
+    Raises:
+        ValueError: If there is none. The message gives the reason for a known game that cannot be played, and the
+            closest names of playable games otherwise.
+    """
     if name in _REGISTRY:
         return
+    if name in _UNSUPPORTED:
+        raise ValueError(
+            f"{name!r} cannot be played: {_UNSUPPORTED[name]}. `trl-spiral games` lists the games that can."
+        )
     folded = {known.casefold(): known for known in _REGISTRY}
     close = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
     hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else "`trl-spiral games` lists them all."
@@ -185,5 +201,5 @@ def check_game(name: str) -> None:
 
 
 def game_names() -> list[str]:
-    """Names of all registered games, sorted."""
+    """Return the names of all registered games, sorted."""
     return sorted(_REGISTRY)

@@ -1,18 +1,16 @@
 r"""
-The code game: one seat writes a program, the other says what it prints.
+The code game: one seat writes a program, the other predicts its output.
 
-Seat 0, the generator, writes a program and, in a box, what it will print; seat 1, the guesser, reads the program and boxes
-what it prints. The generator scores 1 only where it is right itself and the guesser is wrong, and -1 otherwise; the guesser
-scores 1 where it is right, else -1. A guess is what the guesser wrote, and nothing else. In the frozen form, which is meant for
-a guesser that does not learn, what the generator boxed does not count: it scores 1 where the guesser is wrong, -1 where it is
-right.
+Seat 0, the generator, writes a program and a prediction of its output in a box. Seat 1, the guesser, reads the program
+and writes the output in a box. The generator scores 1 if its prediction is right and the guess is wrong, and -1
+otherwise. The guesser scores 1 if the guess is right, and -1 otherwise. In the frozen form, for a guesser that is not
+trained, the prediction does not count: the generator scores 1 if the guess is wrong, and -1 otherwise.
 
-A program that cannot stand scores -1 for the generator, and 0 for the guesser, which is not asked. Such a program
-fails, prints nothing, prints something that no guess can express, prints something else when run again under another
-hash seed, or names its output in a comment. Text and output must not look like a control token, either: a model that
-repeats one ends its reply, and a decoder leaves it out. Comments are not shown: the guesser reads the program as
-Python's own parser understood it, and exactly that text runs. A program that prints the date or its process's
-surroundings is not detected: two runs agree on these.
+A program is invalid if it fails, prints nothing, prints text that no guess can express, prints other text with another
+hash seed, or names its output in a comment. Its text and output must not look like control tokens: a model that
+repeats one ends its reply, and a decoder omits it. For an invalid program the generator scores -1, and the guesser 0
+without a turn. Comments are not shown. The guesser reads the program as unparsed by Python's `ast`, and exactly that
+text runs. Output that depends on the date or on the process is not detected, since two runs print the same.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from trl_spiral.games.base import Game, Match, Traits
-from trl_spiral.games.small_programs import small_program
-from trl_spiral.sandbox import Job, Limits, Outcome, Sandbox
-from trl_spiral.text.prompts import read_move
+from trl_spiral.games.random_programs import random_program
+from trl_spiral.sandbox import Job, JobResult, Limits, Sandbox
+from trl_spiral.text.replies import read_move
 from trl_spiral.types import Ending, Observation
 
 
@@ -34,15 +32,15 @@ NAME = "CodeGame-v0"
 FROZEN = f"{NAME}-frozen"
 GENERATOR, GUESSER = 0, 1
 
-LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2.0, memory_mb=256, output_bytes=16_384)
-"""For one run: what a person could follow takes milliseconds. The longest text is a program's own, as it is to be shown."""
+PROGRAM_LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2.0, memory_mb=256, output_bytes=16_384)
+"""Limits of one run. Programs that a person can follow take milliseconds. The longest output is a shown program."""
 MOST_PROGRAM = 2_000
-"""Characters of the longest program, as it is written and as it is shown."""
+"""Maximum length of a program in characters, both as written and as shown."""
 MOST_OUTPUT = 200
-"""Characters of the longest output. A box may hold 512."""
+"""Maximum length of an output in characters. A box may contain 512."""
 
-# The game has no tokenizer. These are the shapes of the control tokens of ChatML, Llama, Mistral, Gemma, DeepSeek,
-# BERT and models for code, and the tags of thinking. Bracketed words are named: `x[SIZE]` is ordinary code.
+# The game has no tokenizer. These patterns match control tokens of ChatML, Llama, Mistral, Gemma, DeepSeek, BERT and
+# models for code, and thinking tags. Words in brackets are listed, since `x[SIZE]` is ordinary code.
 _CONTROL = re.compile(
     r"<[|\uff5c]|</?[A-Za-z_][\w.:-]*>"
     r"|\[/?(?:INST|SYSTEM_PROMPT|MODEL_SETTINGS|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|CALL_ID|ARGS|THINK)\]"
@@ -54,9 +52,9 @@ _OPEN, _CLOSE = "```python\n", "\n```"
 _WRITES = (
     "You are the generator in a code game. Write a Python program. Another player reads it and says what it prints.\n"
     "Write the program in a ```python block and below it, in \\boxed{{}}, exactly what it prints. {scores}\n"
-    "You lose in any case if the program fails, prints nothing, too much or something that a box cannot hold, prints something "
-    "else when it is run again, says in a comment what it prints, or if its text or output looks like a control "
-    "token. Comments are not shown to the other player."
+    "You lose in any case if the program fails, prints nothing, too much or something that a box cannot hold, prints "
+    "something else when it is run again, says in a comment what it prints, or if its text or output looks like a "
+    "control token. Comments are not shown to the other player."
 )
 _SCORES = {
     False: "You win if you are right and the other player is wrong.",
@@ -64,12 +62,13 @@ _SCORES = {
 }
 _READS = "You are the guesser in a code game. What does this Python program print? Put exactly that in \\boxed{}."
 
-# Run in the sandbox as well: parsing what nobody has read can exhaust memory and stack.
+# Runs in the sandbox too: parsing untrusted programs can exhaust memory and stack.
 _SHOW = """
 import ast, io, tokenize
 
 def is_remark(statement):
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 def show(source):
     tokens = tokenize.generate_tokens(io.StringIO(source).readline) if "#" in source else ()
@@ -88,25 +87,25 @@ def show(source):
 
 class CodeGame(Game):
     """
-    One program, one guess.
+    The code game: one program, one guess.
 
     Args:
         name (`str`, defaults to `"CodeGame-v0"`):
-            Its name.
+            Name of the game.
         is_frozen (`bool`, defaults to `False`):
-            Whether the generator's own prediction does not count.
+            Whether to ignore the generator's prediction.
         sandbox ([`~sandbox.Sandbox`], *optional*):
-            Where programs run; by default a [`~sandbox.LocalSandbox`] with this module's `LIMITS`, one in each process, which
-            is opened when it is first needed.
+            Sandbox of the programs. By default a [`~sandbox.LocalSandbox`] with `PROGRAM_LIMITS`, opened at its first
+            use, one per process.
     """
 
     def __init__(self, name: str = NAME, is_frozen: bool = False, sandbox: Sandbox | None = None) -> None:
         self.name = name
-        # Both seats can lose, by a wrong prediction and a wrong guess; and a program that fails costs one seat alone.
+        # Both seats can lose, and an invalid program costs the generator only.
         self.traits = Traits(zero_sum=False, perfect_information=False, free_text=True)
         self.is_frozen = is_frozen
         self._sandbox = sandbox
-        # A program comes to the same every time, also where it has come close to a limit.
+        # Cached, so that a program close to a limit always has the same result.
         self.examine = lru_cache(maxsize=16_384)(self._examine)
 
     def check(self) -> None:
@@ -127,56 +126,56 @@ class CodeGame(Game):
     def _open(self) -> Sandbox:
         return self._sandbox or _local_sandbox(os.getpid())
 
-    def _examine(self, program: str) -> Examined:
-        """Return how a program looks to the guesser, and what it prints."""
+    def _examine(self, program: str) -> ExaminedProgram:
+        """Return a program as shown to the guesser, with its output or its flaw."""
         sandbox = self._open()
         (parsed,) = sandbox.run([Job(_SHOW, calls=(f"show({program!a})",))])
         if parsed.ending.failed or parsed.answers[0].error:
-            return Examined(why=f"not Python: {parsed.error or parsed.answers[0].error}")
+            return ExaminedProgram(flaw=f"not Python: {parsed.error or parsed.answers[0].error}")
         shown, remarks = parsed.answers[0].value
         if len(shown) > MOST_PROGRAM:
-            return Examined(why=f"longer than {MOST_PROGRAM} characters")
+            return ExaminedProgram(flaw=f"longer than {MOST_PROGRAM} characters")
         if "```" in shown or _CONTROL.search(shown):
-            return Examined(why="its text holds a code fence or looks like a control token")
+            return ExaminedProgram(flaw="its text contains a code fence or looks like a control token")
         first, again = sandbox.run([Job(shown, hash_seed=seed) for seed in _SEEDS])
-        return Examined(shown, tidy(first.output), _flaw(first, again, remarks))
+        return ExaminedProgram(shown, tidy(first.output), _flaw(first, again, remarks))
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ExaminedProgram:
     """
-    What is known of a program.
+    A program and its output.
 
     Attributes:
         shown (`str`):
-            Its text, as the guesser reads it and as it ran.
+            The program as the guesser reads it and as it ran.
         output (`str`):
-            What it printed.
-        why (`str`):
-            Why it cannot stand; empty if it can.
+            Its output.
+        flaw (`str`):
+            Why it is invalid; empty if it is valid.
     """
 
     shown: str = ""
     output: str = ""
-    why: str = ""
+    flaw: str = ""
 
 
 class CodeMatch(Match):
     """
-    One match.
+    One match of the code game.
 
     Args:
         game ([`CodeGame`]):
-            Its rules.
+            The rules.
 
     Attributes:
-        examined ([`Examined`], *optional*):
-            The program, once it has been written.
+        examined ([`ExaminedProgram`], *optional*):
+            The program, after the generator's move.
     """
 
     def __init__(self, game: CodeGame) -> None:
         self.game = game
-        self.examined: Examined | None = None
+        self.examined: ExaminedProgram | None = None
         self._is_predicted = False
         self._returns: tuple[float, ...] = (0.0, 0.0)
 
@@ -192,7 +191,7 @@ class CodeMatch(Match):
         if seat == GENERATOR:
             content = _WRITES.format(scores=_SCORES[self.game.is_frozen])
         else:
-            content = reading(self.examined.shown) if self.examined and self.examined.shown else _READS
+            content = guesser_prompt(self.examined.shown) if self.examined and self.examined.shown else _READS
         return Observation(
             game=self.game.name,
             seat=seat,
@@ -205,8 +204,8 @@ class CodeMatch(Match):
         return None
 
     def sample(self, rng: random.Random) -> str:
-        """A move that the seat to move may make: a small program with what it prints, or a guess that knows nothing."""
-        return sample_move(self.to_move, rng)
+        """Return a random legal move: see [`random_code_move`]."""
+        return random_code_move(self.to_move, rng)
 
     def apply(self, action: str) -> str | None:
         if (seat := self.to_move) is None:
@@ -222,7 +221,8 @@ class CodeMatch(Match):
         return move
 
     def forfeited(self, offender: int, returns: tuple[float, ...]) -> tuple[float, ...]:
-        # No guess is a wrong guess, which wins nothing for a generator that is wrong; and no program is none to guess at.
+        # A missing guess counts as wrong: a generator whose prediction was wrong does not win by it. Without a
+        # program, the guesser scores 0.
         if offender == GENERATOR:
             return (returns[GENERATOR], 0.0)
         return returns if self._wins_by_a_wrong_guess else (-1.0, returns[GUESSER])
@@ -234,17 +234,17 @@ class CodeMatch(Match):
     def _write(self, program: str, predicted: str) -> None:
         self.examined = self.game.examine(program)
         self._is_predicted = predicted == self.examined.output
-        if self.examined.why:
-            self._finish((-1.0, 0.0), f"The program cannot stand: {self.examined.why}.")
+        if self.examined.flaw:
+            self._finish((-1.0, 0.0), f"The program is invalid: {self.examined.flaw}.")
 
     def _guess(self, guess: str) -> None:
-        assert self.examined is not None, "a guess comes after a program"
+        assert self.examined is not None, "a guess follows a program"
         is_right = guess == self.examined.output
         wins = not is_right and self._wins_by_a_wrong_guess
         right = "right" if self._is_predicted else "wrong"
         self._finish(
             (1.0 if wins else -1.0, 1.0 if is_right else -1.0),
-            f"The program prints {self.examined.output!r}; the generator was {right} about it.",
+            f"The program prints {self.examined.output!r}; the generator's prediction was {right}.",
         )
 
     def _finish(self, returns: tuple[float, ...], detail: str) -> None:
@@ -252,7 +252,7 @@ class CodeMatch(Match):
 
 
 def read_program(action: str) -> tuple[str, str] | None:
-    """The program and the prediction of a generator's move, as `prompts.extract_code_move` cuts it out; `None` for any other."""
+    """Return program and prediction of a move in the format of `prompts.extract_code_move`; `None` for other text."""
     program, fence, below = action.removeprefix(_OPEN).partition(_CLOSE)
     program, predicted = program.strip("\n").rstrip(), tidy(below)
     if not (action.startswith(_OPEN) and fence and program and predicted):
@@ -261,51 +261,51 @@ def read_program(action: str) -> tuple[str, str] | None:
 
 
 def read_guess(action: str) -> str | None:
-    """Return the guess in a guesser's move. `None` if it is empty, too long, or reads as a generator's move."""
+    """Return the guess in a move. `None` if it is empty, too long, or a generator's move."""
     guess = tidy(action)
     return guess if 0 < len(guess) <= MOST_OUTPUT and read_program(action) is None else None
 
 
 def write_program(program: str, predicted: str) -> str:
-    """A generator's move."""
-    return f"{fenced(program)}\n{predicted}"
+    """Return a generator's move."""
+    return f"{code_block(program)}\n{predicted}"
 
 
-def fenced(program: str) -> str:
-    """A program as it stands in a text."""
+def code_block(program: str) -> str:
+    """Return a program as a Markdown code block."""
     return f"{_OPEN}{program}{_CLOSE}"
 
 
-def reading(shown: str) -> str:
-    """What the guesser reads of a program."""
-    return f"{_READS}\n{fenced(shown)}"
+def guesser_prompt(shown: str) -> str:
+    """Return the guesser's observation of a program."""
+    return f"{_READS}\n{code_block(shown)}"
 
 
 def tidy(text: str) -> str:
-    """An output or a guess without room at its ends, which a box has none of, and at the ends of its lines, which nobody sees."""
+    """Return an output or a guess without whitespace around it and at the ends of lines."""
     return "\n".join(line.rstrip() for line in text.strip().split("\n"))
 
 
-def sample_move(seat: int | None, rng: random.Random) -> str:
-    """A small program and what it prints or, for the guesser, what another one prints."""
-    program, output = small_program(rng)
+def random_code_move(seat: int | None, rng: random.Random) -> str:
+    """Return a random small program with its output or, for the guesser, the output of one."""
+    program, output = random_program(rng)
     return write_program(program, output) if seat == GENERATOR else output
 
 
-def _flaw(first: Outcome, again: Outcome, remarks: list[str]) -> str:
-    """Why a program cannot stand, by its two runs and its comments; empty if it can."""
+def _flaw(first: JobResult, again: JobResult, remarks: list[str]) -> str:
+    """Return why a program is invalid, by its two runs and its comments; empty if it is valid."""
     output = tidy(first.output)
     for outcome in (first, again):
         if outcome.ending.failed:
             return f"{outcome.ending}{f' ({outcome.error})' if outcome.error else ''}"
     if output != tidy(again.output):
-        return "under another hash seed it prints something else"
+        return "its output differs with another hash seed"
     if not output:
         return "it prints nothing"
     if not can_be_guessed(output):
-        return "no guess can express what it prints"
+        return "no guess can express its output"
     if any(_names(remark, output) for remark in remarks):
-        return "a comment says what it prints"
+        return "a comment contains its output"
     return ""
 
 
@@ -313,27 +313,27 @@ def can_be_guessed(output: str) -> bool:
     r"""
     Return whether a guess can express an output.
 
-    The reply `\boxed{output}` has to be read as exactly this guess, with and without thinking before it. The output
-    consists of plain characters that a reader can tell apart, and nothing in it looks like a control token.
+    The reply `\boxed{output}` must be parsed as exactly this guess, with and without thinking before it. The output
+    must consist of printable ASCII and line ends, and must not look like a control token.
     """
     is_plain = all(each == "\n" or (each.isascii() and each.isprintable()) for each in output)
     if not is_plain or _CONTROL.search(output):
         return False
-    asked = Observation(game=NAME, seat=GUESSER, messages=())
-    moves = [read_move(asked, f"{thought}\\boxed{{{output}}}") for thought in ("", "<think></think>")]
+    observation = Observation(game=NAME, seat=GUESSER, messages=())
+    moves = [read_move(observation, f"{thought}\\boxed{{{output}}}") for thought in ("", "<think></think>")]
     return all(move is not None and read_guess(move) == output for move in moves)
 
 
 def _names(remark: str, output: str) -> bool:
-    """Whether a remark holds an output, as words of its own: "# prints 5" does, "# 15 steps" does not, where it is 5."""
-    said, printed = (" ".join(text.split()) for text in (remark, output))
-    return re.search(rf"(?<!\w){re.escape(printed)}(?!\w)", said) is not None
+    """Return whether a remark contains an output as whole words: for 5, "# prints 5" does, "# 15 steps" does not."""
+    text, printed = (" ".join(each.split()) for each in (remark, output))
+    return re.search(rf"(?<!\w){re.escape(printed)}(?!\w)", text) is not None
 
 
 @cache
 def _local_sandbox(process: int) -> Sandbox:
-    """This process's own: a copy that a fork has left would share its parent's helpers."""
+    """Return the sandbox of this process. A forked copy would share the helper processes of its parent."""
     from trl_spiral.sandbox.local import LocalSandbox
 
     del process
-    return LocalSandbox(LIMITS)
+    return LocalSandbox(PROGRAM_LIMITS)

@@ -1,4 +1,4 @@
-"""What our own engines share: seats are told what happens line by line, and only canonical moves are ever told."""
+"""Base class of the package's own games: each seat reads its own list of messages."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from trl_spiral.games.base import Game, Match
+from trl_spiral.text.replies import MAX_MOVE
 from trl_spiral.types import Ending, Observation
 
 
-_MAX_ACTION = 512
-
-
-class ToldMatch(Match):
+class DialogueMatch(Match):
     """
-    A match that keeps, for each seat, the lines that it may read.
+    A match that stores the messages of each seat.
 
-    Whatever a subclass adds must be kept in values that never change (numbers, texts, tuples), so that a copy of the match
-    is no more than a copy of its references: a game tree is then walked at a few microseconds a position.
+    A legal move is sent to all seats in its canonical form. An illegal move ends the match and is sent to no seat.
+
+    Attributes of subclasses must be immutable values (numbers, strings, tuples). A deep copy then copies references
+    only, so that a game tree is searched in a few microseconds per position.
 
     Args:
         game ([`~games.Game`]):
-            Its rules.
+            The rules.
         rules (`Sequence[str]`):
-            What each seat reads first.
+            First message of each seat.
         first (`int`, defaults to `0`):
-            The seat that moves first.
+            Seat that moves first.
 
     Attributes:
         seat (`int`):
-            The seat to move, which `play` names; the last one to have moved once the match has ended.
+            Seat to move, set by `play`. After the end of the match, the seat that moved last.
     """
 
     def __init__(self, game: Game, rules: Sequence[str], first: int = 0) -> None:
         self.game = game
         self.seat = first
         self._returns = (0.0,) * game.traits.seats
-        self._lines: tuple[tuple[str, ...], ...] = tuple((text,) for text in rules)
-        self._since = (0,) * game.traits.seats
+        self._messages: tuple[tuple[str, ...], ...] = tuple((text,) for text in rules)
+        self._first_new = (0,) * game.traits.seats  # index of the first message after the seat's last move
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         twin = object.__new__(type(self))
@@ -53,73 +53,74 @@ class ToldMatch(Match):
     def returns(self) -> tuple[float, ...]:
         return self._returns
 
-    def lines(self, seat: int) -> tuple[str, ...]:
-        """All that `seat` has been told, the rules first; without the legal moves, which `observe` adds."""
-        return self._lines[seat]
+    def messages(self, seat: int) -> tuple[str, ...]:
+        """Return all messages of `seat`, the rules first. `observe` adds the legal moves."""
+        return self._messages[seat]
 
     def observe(self, seat: int) -> Observation:
         legal = self.legal_actions() if seat == self.to_move else None
-        asked = (self.asked(legal),) if legal else ()
-        lines = self._lines[seat]
+        prompt = (self.legal_moves_message(legal),) if legal else ()
+        messages = self._messages[seat]
         return Observation(
             game=self.game.name,
             seat=seat,
-            messages=({"role": "user", "content": "\n".join(lines + asked)},),
-            update="\n".join(lines[self._since[seat] :] + asked),
+            messages=({"role": "user", "content": "\n".join(messages + prompt)},),
+            update="\n".join(messages[self._first_new[seat] :] + prompt),
             legal_actions=legal,
         )
 
-    def asked(self, legal: tuple[str, ...]) -> str:
-        """The line that names the legal moves to the seat that is asked for one."""
+    def legal_moves_message(self, legal: tuple[str, ...]) -> str:
+        """Return the last line of an observation, which lists the legal moves."""
         return f"Your legal moves: {', '.join(map(repr, legal))}"
 
     def apply(self, action: str) -> str | None:
         if self.ending is not None:
             raise ValueError(f"This match of {self.game.name} has ended ({self.ending}). Start a new one.")
         seat = self.seat
-        # Most moves come as they are listed, and need not be read.
+        # Most moves are written as listed and need no parsing.
         if (move := action) not in (self.legal_actions() or ()):
-            read = self.game.canonical(action)
-            if read is None or not self.allows(read):
-                self.ending, self.offender, self.detail = Ending.ILLEGAL_MOVE, seat, read or "no readable move"
+            parsed = self.game.canonical(action)
+            if parsed is None or not self.is_legal(parsed):
+                self.ending, self.offender, self.detail = Ending.ILLEGAL_MOVE, seat, parsed or "no readable move"
                 return None
-            move = read
-        self.tell(f"Player {seat}: {move}")
-        self._since = tuple(
-            len(lines) if other == seat else since
-            for other, (lines, since) in enumerate(zip(self._lines, self._since, strict=True))
+            move = parsed
+        self.send(f"Player {seat}: {move}")
+        self._first_new = tuple(
+            len(messages) if other == seat else first
+            for other, (messages, first) in enumerate(zip(self._messages, self._first_new, strict=True))
         )
         self.play(seat, move)
         return move
 
     @abstractmethod
     def play(self, seat: int, move: str) -> None:
-        """Plays a legal move, which everybody has been told of: names the next seat, or finishes the match."""
+        """Play a legal move, which all seats have received: set the next seat, or finish the match."""
 
-    def allows(self, move: str) -> bool:
-        """Whether a canonical move is legal now."""
+    def is_legal(self, move: str) -> bool:
+        """Return whether a canonical move is legal now."""
         return move in (self.legal_actions() or ())
 
-    def tell(self, line: str, seat: int | None = None) -> None:
-        """A line that `seat` reads, or all seats where none is named."""
-        self._lines = tuple(
-            (*lines, line) if seat is None or seat == other else lines for other, lines in enumerate(self._lines)
+    def send(self, message: str, seat: int | None = None) -> None:
+        """Send a message to `seat`, or to all seats by default."""
+        self._messages = tuple(
+            (*messages, message) if seat is None or seat == other else messages
+            for other, messages in enumerate(self._messages)
         )
 
     def finish(self, returns: Sequence[float]) -> None:
-        """Ends the match by its rules, with what each seat gets."""
+        """End the match by its rules, with the return of each seat."""
         self._returns = tuple(map(float, returns))
         self.ending = Ending.FINISHED
 
 
-def bare_move(action: str) -> str:
+def normalize_move(action: str) -> str:
     """
-    A move as a player may write it, without its brackets and spare room, in lower case.
+    Return a move in lower case, without its brackets and extra whitespace.
 
-    Empty, which is no move of any game, if it is longer than any move, or holds letters or digits of another script
-    (`int` and `str.lower` would take some of them for ours).
+    The result is empty, which is no legal move, if the text is longer than any move or contains non-ASCII characters:
+    `int` and `str.lower` accept some of them.
     """
-    move = action.strip() if len(action) <= _MAX_ACTION else ""
+    move = action.strip() if len(action) <= MAX_MOVE else ""
     if move.startswith("[") and move.endswith("]"):
         move = move[1:-1]
     return " ".join(move.lower().split()) if move.isascii() else ""

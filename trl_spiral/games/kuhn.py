@@ -1,9 +1,9 @@
 """
-Kuhn poker by its true rules, in one round or several: our own engine, since TextArena's bets are free.
+Kuhn poker with its true rules, in one or several rounds. In TextArena's version, bets are free.
 
-Information states are written as OpenSpiel writes them, so that theory can be asked about them: the card as `"0"`, `"1"`
-or `"2"` for jack, queen and king (`"3"` for the ace of three seats), then the round's moves, `"p"` for a check or a fold
-and `"b"` for a bet or a call. Whoever starts the round is OpenSpiel's player 0.
+Information states have OpenSpiel's format: the card as `"0"`, `"1"` or `"2"` for jack, queen and king (`"3"` for the
+ace with three seats), then the moves of the round, `"p"` for a check or a fold and `"b"` for a bet or a call. The seat
+that starts the round is OpenSpiel's player 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from trl_spiral.games.base import Dealt, Game, Traits
-from trl_spiral.games.dialogue import ToldMatch, bare_move
+from trl_spiral.games.dialogue import DialogueMatch, normalize_move
 from trl_spiral.types import Observation
 
 
@@ -22,7 +22,7 @@ NAME = "Kuhn-v0"
 CARDS = "JQKA"
 LETTERS = {"[check]": "p", "[fold]": "p", "[bet]": "b", "[call]": "b"}
 INFORMATION_STATES = tuple(f"{card}{moves}" for moves in ("", "p", "b", "pb") for card in range(3))
-"""Those of two seats."""
+"""Information states with two seats."""
 
 _RULES = (
     "You are Player {seat} in a two-player game of Kuhn poker.\n"
@@ -34,24 +34,24 @@ _RULES = (
 )
 _RULES_OF_THREE = (
     "You are Player {seat} in a three-player game of Kuhn poker.\n"
-    "There are four cards, from the lowest to the highest: J, Q, K, A. Each player puts 1 chip into the pot and is dealt "
-    "one card, which the others never see.\n"
-    "Players move in turn. While nobody has bet, you may [check] or [bet] 1 more chip. After a bet, each of the others "
-    "may [call] it with 1 more chip or [fold], and the round ends.\n"
+    "There are four cards, from the lowest to the highest: J, Q, K, A. Each player puts 1 chip into the pot and is "
+    "dealt one card, which the others never see.\n"
+    "Players move in turn. While nobody has bet, you may [check] or [bet] 1 more chip. After a bet, each of the "
+    "others may [call] it with 1 more chip or [fold], and the round ends.\n"
     "Among those who have put in the same as whoever bet, or among all if nobody did, the highest card wins the pot."
 )
 _SEVERAL = "You play {rounds} rounds and take turns at moving first. The chips won over all rounds are your score."
 
 
 class _Kuhn(Game):
-    """What one round and several have in common."""
+    """Base class of one round and several rounds."""
 
     def __init__(self, seats: int, rounds: int = 1) -> None:
-        # In each round, the ante and a bet.
+        # A round costs at most the ante and a bet.
         self.traits = Traits(seats=seats, stochastic=True, perfect_information=False, lowest=-2.0 * rounds)
 
     def canonical(self, action: str) -> str | None:
-        move = f"[{bare_move(action)}]"
+        move = f"[{normalize_move(action)}]"
         return move if move in LETTERS else None
 
     @property
@@ -67,15 +67,15 @@ class KuhnPoker(_Kuhn, Dealt):
 
     Args:
         seats (`int`, defaults to `2`):
-            2, with three cards, or 3, with four.
+            2, with three cards, or 3, with four cards.
 
     Raises:
-        ValueError: If there are neither two seats nor three.
+        ValueError: If `seats` is neither 2 nor 3.
     """
 
     def __init__(self, seats: int = 2) -> None:
         if seats not in (2, 3):
-            raise ValueError(f"`seats` ({seats}) must be 2 or 3: only for those are there rules and cards here.")
+            raise ValueError(f"`seats` ({seats}) must be 2 or 3.")
         super().__init__(seats)
         self.name = NAME if seats == 2 else f"{NAME}-{seats}p"
 
@@ -92,18 +92,20 @@ class KuhnPoker(_Kuhn, Dealt):
         return KuhnMatch(self, [rules.format(seat=seat) for seat in range(self.traits.seats)], (deal,))
 
     def information_state(self, observation: Observation) -> str:
-        return information_state(observation)
+        card, moves = observation.messages[-1]["content"].rsplit("Your card is ", 1)[-1].split(".", 1)
+        made = re.findall(r"^Player [0-2]: (\[\w+\])$", moves, re.MULTILINE)
+        return str(CARDS.index(card)) + "".join(LETTERS[move] for move in made)
 
 
 class KuhnRounds(_Kuhn):
     """
-    Several rounds of Kuhn poker for two, each with a deal of its own.
+    Several rounds of Kuhn poker with two seats and a new deal per round.
 
     Returns are the chips won or lost over all rounds. Seat 0 starts the first round, and the starter alternates.
 
     Args:
         rounds (`int`):
-            Rounds of a match.
+            Number of rounds.
     """
 
     def __init__(self, rounds: int) -> None:
@@ -117,19 +119,19 @@ class KuhnRounds(_Kuhn):
         return KuhnMatch(self, rules, random_deals(seed, self.rounds))
 
 
-class KuhnMatch(ToldMatch):
+class KuhnMatch(DialogueMatch):
     """
     One match of one or more rounds.
 
     Args:
         game ([`~games.Game`]):
-            Its rules.
+            The rules.
         rules (`Sequence[str]`):
-            What each seat reads first.
+            First message of each seat.
         deals (`Sequence[tuple[int, ...]]`):
             Cards of each round, one per seat, 0 for the lowest.
         first (`int`, defaults to `0`):
-            The seat that starts the first round; the next seat starts the next.
+            Seat that starts the first round. The next seat starts the next round.
     """
 
     def __init__(self, game: Game, rules: Sequence[str], deals: Sequence[tuple[int, ...]], first: int = 0) -> None:
@@ -143,18 +145,18 @@ class KuhnMatch(ToldMatch):
 
     @property
     def cards(self) -> tuple[int, ...]:
-        """Card of each seat in the present round. No observation shows more than one."""
+        """Card of each seat in the current round. Each seat observes its own card only."""
         return self._deals[self._round]
 
     def legal_actions(self) -> tuple[str, ...]:
-        return () if self.ending is not None else legal_moves(self._moves)
+        return () if self.ending is not None else kuhn_moves(self._moves)
 
     def gains(self, moves: str, cards: Sequence[int]) -> tuple[int, ...] | None:
-        """Chips that a round brings, from whoever started it on; `None` while it goes on."""
+        """Return the chips won in a round, starter first; `None` before its end."""
         return payoffs(moves, cards)
 
     def score(self, chips: tuple[int, ...], last: tuple[int, ...]) -> tuple[float, ...]:
-        """Returns of the match, from the chips won in all rounds and in the last."""
+        """Return the payoffs of the match, from the chips won in all rounds and in the last."""
         return chips
 
     def play(self, seat: int, move: str) -> None:
@@ -169,7 +171,7 @@ class KuhnMatch(ToldMatch):
         self._chips = tuple(map(sum, zip(self._chips, won, strict=True)))
         winner = max(range(seats), key=won.__getitem__)
         self.detail = f"Player {winner} wins {won[winner]} {'chip' if won[winner] == 1 else 'chips'}."
-        self.tell(self.detail)
+        self.send(self.detail)
         if self._round + 1 < len(self._deals):
             self._deal()
         else:
@@ -181,46 +183,38 @@ class KuhnMatch(ToldMatch):
         self.seat = self._starter()
         number = f"Round {self._round + 1} of {len(self._deals)}. " if len(self._deals) > 1 else ""
         for seat, card in enumerate(self.cards):
-            self.tell(f"{number}Player {self.seat} moves first. Your card is {CARDS[card]}.", seat)
+            self.send(f"{number}Player {self.seat} moves first. Your card is {CARDS[card]}.", seat)
 
     def _starter(self) -> int:
         return (self._first + self._round) % self.game.traits.seats
 
 
 def random_deals(seed: int, rounds: int) -> tuple[tuple[int, int], ...]:
-    """Cards of each round for two, all as likely."""
+    """Return the cards of each round for two seats, drawn uniformly."""
     chance = random.Random(seed)
     return tuple((first, second) for first, second in (chance.sample(range(3), 2) for _ in range(rounds)))
 
 
-def legal_moves(moves: str) -> tuple[str, ...]:
-    """What may be done after a round's moves, given as an information state with or without its card."""
+def kuhn_moves(moves: str) -> tuple[str, ...]:
+    """Return the legal moves after the moves of a round, given as an information state with or without its card."""
     return ("[call]", "[fold]") if "b" in moves else ("[check]", "[bet]")
 
 
 def payoffs(moves: str, cards: Sequence[int]) -> tuple[int, ...] | None:
     """
-    Chips that a round brings each seat, from whoever started it on; `None` while it goes on.
+    Return the chips won by each seat in a round, starter first; `None` before its end.
 
     Args:
         moves (`str`):
-            The round's moves, as an information state writes them.
+            Moves of the round, in the format of information states.
         cards (`Sequence[int]`):
-            One per seat, from whoever started on.
+            Card of each seat, starter first.
     """
     seats, bet = range(len(cards)), moves.find("b")
-    # Without a bet, everybody is asked once; after one, everybody but whoever bet is asked once more.
+    # Without a bet, each seat moves once. After a bet, each other seat moves once more.
     if len(moves) < len(cards) + max(bet, 0):
         return None
     raised = {turn % len(cards) for turn, letter in enumerate(moves) if letter == "b"}
     stakes = [2 if seat in raised else 1 for seat in seats]
     winner = max(raised or seats, key=cards.__getitem__)
     return tuple(sum(stakes) - stake if seat == winner else -stake for seat, stake in zip(seats, stakes, strict=True))
-
-
-def information_state(observation: Observation) -> str:
-    """What the seat to move knows of the present round, as OpenSpiel writes it."""
-    card, moves = observation.messages[-1]["content"].rsplit("Your card is ", 1)[-1].split(".", 1)
-    return str(CARDS.index(card)) + "".join(
-        LETTERS[move] for move in re.findall(r"^Player [0-2]: (\[\w+\])$", moves, re.MULTILINE)
-    )

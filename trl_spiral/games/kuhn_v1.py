@@ -1,8 +1,8 @@
 """
-KuhnPoker-v1 with the rules that SPIRAL (arXiv 2506.24119) trained by, to compare with the paper.
+KuhnPoker-v1 with the rules of SPIRAL (arXiv 2506.24119), for comparison with the paper.
 
-It is not Kuhn poker: bets and calls cost nothing, so nobody has a reason to fold, and of five rounds only the last counts.
-For true Kuhn poker, choose `"Kuhn-v0"` or `"Kuhn-v0-5"`.
+It is not Kuhn poker: bets and calls are free, so there is no reason to fold, and only the last of five rounds counts.
+For Kuhn poker, choose `"Kuhn-v0"` or `"Kuhn-v0-5"`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ ROUNDS = 5
 
 _RULES = (
     "You are Player {seat} in a two-player game of Kuhn poker over {rounds} rounds.\n"
-    "There are three cards: J is the lowest, Q beats J, and K beats both. In each round, each player puts 1 chip into the "
-    "pot and is dealt one card, which the other player never sees.\n"
-    "While nobody has bet, you may [check] or [bet]. After a bet, you may [call] or [fold]. Neither a bet nor a call adds "
-    "to the pot.\n"
+    "There are three cards: J is the lowest, Q beats J, and K beats both. In each round, each player puts 1 chip into "
+    "the pot and is dealt one card, which the other player never sees.\n"
+    "While nobody has bet, you may [check] or [bet]. After a bet, you may [call] or [fold]. Neither a bet nor a call "
+    "adds to the pot.\n"
     "A fold gives the pot to the other player. After two checks or a call, the higher card wins the pot.\n"
     "You take turns at moving first. Whoever wins the last round wins the match."
 )
 
 
 class PaperKuhnPoker(KuhnRounds):
-    """Five rounds, started by seats 1, 0, 1, 0 and 1. The winner of the last round gets 1 and the loser -1."""
+    """Five rounds, started by seats 1, 0, 1, 0 and 1. The return is 1 for the winner of the last round, else -1."""
 
     def __init__(self) -> None:
         super().__init__(ROUNDS)
@@ -41,7 +41,7 @@ class PaperKuhnPoker(KuhnRounds):
 
 
 class _PaperKuhnMatch(KuhnMatch):
-    """A match in which every round is for the two antes, and the last one decides."""
+    """A match in which only the antes are at stake, and only the last round counts."""
 
     def gains(self, moves: str, cards: Sequence[int]) -> tuple[int, ...] | None:
         true = payoffs(moves, cards)

@@ -1,8 +1,8 @@
 """
-Liar's dice by TextArena's rules, with bids that the dice in play allow: our own engine, since TextArena bounds none.
+Liar's dice with TextArena's rules, except that the number of dice in play limits bids.
 
-A bid must not be lower than the last in either number, and higher in one. No face is wild. Whoever comes after the caller
-bids first in the next round.
+A bid must raise the quantity or the face of the last one and lower neither. No face is wild. The seat after the caller
+starts the next round.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from itertools import product
 
 from trl_spiral.games.base import Dealt, Game, Traits
-from trl_spiral.games.dialogue import ToldMatch, bare_move
+from trl_spiral.games.dialogue import DialogueMatch, normalize_move
 from trl_spiral.seeding import derive_seed
 from trl_spiral.types import Observation
 
@@ -24,13 +24,13 @@ _BID = "[Bid: {}, {}]"
 _READ_BID = re.compile(r"bid ?:? ?([0-9]{1,2})(?: ?, ?| )([0-9])", re.ASCII)
 
 Dice = tuple[tuple[int, ...], ...]
-"""The faces of each seat's dice."""
+"""Faces of the dice of each seat."""
 
 _RULES = (
     "You are Player {seat} in a game of liar's dice for {seats} players.\n"
-    "Each player starts with {dice} and rolls in secret. Players take turns. [Bid: 2, 4] claims that among all dice in "
-    "play, those of the other players included, at least two show a 4. A bid needs a higher quantity or a higher face "
-    "than the last, and neither may be lower; the quantity may be as high as the number of dice in play.\n"
+    "Each player starts with {dice} and rolls in secret. Players take turns. [Bid: 2, 4] claims that among all dice "
+    "in play, those of the other players included, at least two show a 4. A bid needs a higher quantity or a higher "
+    "face than the last, and neither may be lower; the quantity may be as high as the number of dice in play.\n"
     "Instead of bidding, you may [Call] the last bid. If fewer dice show its face than it claims, whoever bid loses a "
     "die; otherwise you lose one. Then all roll again, and the player after the one who called bids first. "
     "{end}"
@@ -43,18 +43,18 @@ _END_OF_THREE = (
 
 class LiarsDice(Game):
     """
-    [Liar's dice](https://en.wikipedia.org/wiki/Liar%27s_dice), played until one seat has dice left.
+    [Liar's dice](https://en.wikipedia.org/wiki/Liar%27s_dice), played until only one seat has dice.
 
-    Returns are 1 for the winner and -1 for whoever is out first; of three seats, the second gets 0.
+    Returns are 1 for the winner and -1 for the seat that is out first. With three seats, the second gets 0.
 
     Args:
         dice (`int`):
-            Dice of each seat, 1 to 5.
+            Dice per seat, 1 to 5.
         seats (`int`, defaults to `2`):
             2 or 3.
 
     Raises:
-        ValueError: If there are too few or too many dice or seats.
+        ValueError: If `dice` or `seats` is out of range.
     """
 
     def __init__(self, dice: int, seats: int = 2) -> None:
@@ -68,7 +68,7 @@ class LiarsDice(Game):
         return LiarsDiceMatch(self, roll(seed, 0, (self.dice,) * self.traits.seats), seed)
 
     def canonical(self, action: str) -> str | None:
-        move = bare_move(action)
+        move = normalize_move(action)
         if move == "call":
             return CALL
         bid = _READ_BID.fullmatch(move)
@@ -76,7 +76,7 @@ class LiarsDice(Game):
 
 
 class OneDieLiarsDice(LiarsDice, Dealt):
-    """Liar's dice for two with one die each, in which the first call decides: small enough to be solved."""
+    """Liar's dice for two seats with one die each, in which the first call decides: small enough to be solved."""
 
     def __init__(self) -> None:
         super().__init__(dice=1)
@@ -88,29 +88,28 @@ class OneDieLiarsDice(LiarsDice, Dealt):
         return LiarsDiceMatch(self, tuple((face,) for face in deal), seed=0)
 
     def information_state(self, observation: Observation) -> str:
-        """The own die, then the bids as quantity and face: `"3 1-2 1-5"`."""
+        """Return the own die, then the bids as quantity and face: `"3 1-2 1-5"`."""
         text = observation.messages[-1]["content"].rsplit("Your dice: ", 1)[-1]
-        die, _, said = text.partition(".")
-        return " ".join(
-            [die, *("-".join(bid) for bid in re.findall(r"^Player [01]: \[Bid: (\d+), (\d)\]$", said, re.M))]
-        )
+        die, _, rest = text.partition(".")
+        bids = re.findall(r"^Player [01]: \[Bid: (\d+), (\d)\]$", rest, re.M)
+        return " ".join([die, *("-".join(bid) for bid in bids)])
 
 
-class LiarsDiceMatch(ToldMatch):
+class LiarsDiceMatch(DialogueMatch):
     """
-    One match.
+    One match of liar's dice.
 
     Args:
         game ([`LiarsDice`]):
-            Its rules.
+            The rules.
         dice (`tuple[tuple[int, ...], ...]`):
-            What is rolled first.
+            The first roll.
         seed (`int`):
-            Of all later rolls.
+            Seed of all later rolls.
 
     Attributes:
         dice (`tuple[tuple[int, ...], ...]`):
-            The faces of each seat's dice in the present round. No observation shows another's.
+            Faces of the dice of each seat in the current round. Each seat observes its own dice only.
     """
 
     def __init__(self, game: LiarsDice, dice: Dice, seed: int) -> None:
@@ -134,10 +133,10 @@ class LiarsDiceMatch(ToldMatch):
         bids = tuple(_BID.format(*bid) for bid in higher if bid != self._bid)
         return bids if self._bid is None else (*bids, CALL)
 
-    def asked(self, legal: tuple[str, ...]) -> str:
+    def legal_moves_message(self, legal: tuple[str, ...]) -> str:
         if sum(map(len, self.dice)) == 2 or legal == (CALL,):
-            return super().asked(legal)
-        # Listed, the bids on ten dice would be 900 characters of every observation.
+            return super().legal_moves_message(legal)
+        # A list of the bids on ten dice would add 900 characters to every observation.
         low, high = self._bid or (1, 1), sum(map(len, self.dice))
         bids = f"'[Bid: q, f]' with q from {low[0]} to {high} and f from {low[1]} to {FACES}"
         return f"Your legal moves: {bids}" + (f", but for '{_BID.format(*low)}', and '{CALL}'" if self._bid else "")
@@ -151,7 +150,7 @@ class LiarsDiceMatch(ToldMatch):
         self.seat = self._after(seat)
 
     def _call(self, caller: int) -> None:
-        assert self._bid is not None, "nobody may call before a bid"
+        assert self._bid is not None, "a call requires a bid"
         quantity, face = self._bid
         count = sum(faces.count(face) for faces in self.dice)
         loser = self._bidder if count < quantity else caller
@@ -161,7 +160,7 @@ class LiarsDiceMatch(ToldMatch):
         if left[loser] == 0:
             self._out = (*self._out, loser)
             self.detail += f" Player {loser} is out."
-        self.tell(self.detail)
+        self.send(self.detail)
         seats = len(left)
         if len(self._out) == seats - 1:
             winner = next(seat for seat in range(seats) if left[seat])
@@ -178,15 +177,15 @@ class LiarsDiceMatch(ToldMatch):
         held = ", ".join(f"Player {seat} has {len(faces)}" for seat, faces in enumerate(dice))
         for seat, faces in enumerate(dice):
             mine = f"Your dice: {', '.join(map(str, faces)) or 'none'}."
-            self.tell(f"New round. {held}. Player {self.seat} bids first. {mine}", seat)
+            self.send(f"New round. {held}. Player {self.seat} bids first. {mine}", seat)
 
     def _after(self, seat: int) -> int:
-        """The next seat that is not out."""
+        """Return the next seat that is not out."""
         seats = self.game.traits.seats
         return next(other % seats for other in range(seat + 1, seat + 1 + seats) if other % seats not in self._out)
 
 
 def roll(seed: int, number: int, counts: tuple[int, ...]) -> Dice:
-    """The dice of a match's roll number 0, 1, …, as many as each seat has."""
+    """Return roll `number` (0, 1, …) of a match, with `counts` dice per seat."""
     chance = random.Random(derive_seed(seed, "roll", number))
     return tuple(tuple(chance.randint(1, FACES) for _ in range(count)) for count in counts)

@@ -1,9 +1,9 @@
 """
-SimpleNegotiation-v2: five resources, swapped by offers. Our own engine, since in TextArena's a refused offer stays open.
+SimpleNegotiation-v2: swaps of five resources. In TextArena's version, a refused offer stays open.
 
-A move is an offer, an acceptance or a refusal, and nothing else is passed on. An offer is open for the other seat's next
-turn alone: accepting it makes the swap, if both seats hold what they give, and anything else clears it. Amounts, values
-and their spread are those of TextArena's SimpleNegotiation-v0, with gold in the place of its ore, as in SPIRAL.
+A move is an offer, an acceptance or a refusal. The other seat reads nothing else. An offer is open for one turn of the
+other seat. Accepting it makes the swap, if both seats hold what they give. Any other move clears it. Amounts, values
+and their spread are those of TextArena's SimpleNegotiation-v0, with gold instead of ore, as in SPIRAL.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trl_spiral.games.base import Game, Traits
-from trl_spiral.games.dialogue import ToldMatch, bare_move
+from trl_spiral.games.dialogue import DialogueMatch, normalize_move
 from trl_spiral.types import Observation
 
 
 NAME = "SimpleNegotiation-v2"
 TURNS = 10
-"""Turns of a match, of both seats together."""
+"""Number of turns of a match, of both seats together."""
 BASE_VALUES: Mapping[str, int] = {"Wheat": 5, "Wood": 10, "Sheep": 15, "Brick": 25, "Gold": 40}
-"""What a resource is worth, give or take a fifth, which each seat draws for itself."""
+"""Mean value of one unit of a resource. Each seat draws its own values within a fifth of it."""
 ACCEPT, DENY = "[Accept]", "[Deny]"
 
 _LEAST_VALUE, _GREATEST_VALUE = 5, 40
@@ -32,8 +32,8 @@ _ITEM = re.compile(r"([0-9]{1,3}) ([a-z]+)", re.ASCII)
 
 _RULES = (
     "You are Player {seat} in a negotiation game for two players.\n"
-    "Both players hold five resources, which they value differently. Nobody knows what the other holds, or how they value "
-    "it. Swap for what is worth more to you.\n"
+    "Both players hold five resources, which they value differently. Nobody knows what the other holds, or how they "
+    "value it. Swap for what is worth more to you.\n"
     "In each turn, make one of these moves:\n"
     "[Offer: 1 Wood, 2 Gold -> 3 Brick] offers 1 Wood and 2 Gold, which you must hold, for 3 Brick.\n"
     "[Accept] takes the offer that the other player has just made, if you hold what it asks for.\n"
@@ -46,11 +46,11 @@ _RULES = (
 @dataclass(frozen=True, slots=True)
 class Offer:
     """
-    A swap.
+    Offer of a swap.
 
     Attributes:
         gives, asks (`Mapping[str, int]`):
-            How much of each resource the seat that offers gives, and what it asks for in return.
+            Amount of each resource that the offering seat gives, and that it asks for in return.
     """
 
     gives: Mapping[str, int]
@@ -65,8 +65,8 @@ class Offer:
 
 
 def read_offer(move: str) -> Offer | None:
-    """The offer that a move makes, or `None` if it makes none: 1 to 999 of a resource in all, in either case."""
-    text = bare_move(move)
+    """Return the offer in a move, or `None`. Amounts are 1 to 999 per resource, and case is ignored."""
+    text = normalize_move(move)
     if not text.startswith("offer"):
         return None
     sides = text.removeprefix("offer").removeprefix(" ").removeprefix(":").split("->")
@@ -88,9 +88,10 @@ def read_offer(move: str) -> Offer | None:
 
 class SimpleNegotiation(Game):
     """
-    Ten turns of offers between two seats. Returns are 1 for the seat that gains more value, -1 for the other, 0 in a draw.
+    Ten turns of offers between two seats.
 
-    Legal moves are too many to be listed; a match can `sample` one.
+    The return is 1 for the seat that gains more value and -1 for the other, or 0 in a draw. Legal moves are too many
+    to be listed. Matches have a `sample` method.
     """
 
     name = NAME
@@ -103,7 +104,7 @@ class SimpleNegotiation(Game):
         return NegotiationMatch(self, held, values)
 
     def canonical(self, action: str) -> str | None:
-        if (move := f"[{bare_move(action).capitalize()}]") in (ACCEPT, DENY):
+        if (move := f"[{normalize_move(action).capitalize()}]") in (ACCEPT, DENY):
             return move
         offer = read_offer(action)
         return str(offer) if offer else None
@@ -118,21 +119,21 @@ def _draw_value(chance: random.Random, base: int) -> int:
     return chance.randint(max(base - spread, _LEAST_VALUE), min(base + spread, _GREATEST_VALUE))
 
 
-class NegotiationMatch(ToldMatch):
+class NegotiationMatch(DialogueMatch):
     """
-    One match.
+    One match of the negotiation.
 
     Args:
         game ([`SimpleNegotiation`]):
-            Its rules.
+            The rules.
         held (`tuple[Mapping[str, int], ...]`):
-            What each seat holds at first.
+            Initial holdings of each seat.
         values (`tuple[Mapping[str, int], ...]`):
-            What one of each resource is worth to each seat.
+            Value of one unit of each resource for each seat.
 
     Attributes:
         held (`tuple[Mapping[str, int], ...]`):
-            What each seat holds now. Never changed in place.
+            Current holdings of each seat. Never changed in place.
     """
 
     def __init__(
@@ -146,17 +147,19 @@ class NegotiationMatch(ToldMatch):
         self._turns = 0
         for seat in (0, 1):
             worth = ", ".join(f"{name} {value}" for name, value in values[seat].items())
-            self.tell(f"What one of each is worth to you: {worth}.", seat)
-            self._tell_holdings(seat)
+            self.send(f"What one of each is worth to you: {worth}.", seat)
+            self._send_holdings(seat)
 
     def legal_actions(self) -> None:
         return None
 
     def sample(self, rng: random.Random) -> str:
-        """A move that the seat to move may make: see `sample_move`."""
-        return sample_move(Position(self.held[self.seat], self._values[self.seat], self._offer), rng)
+        """Return a random legal move: see [`random_negotiation_move`]."""
+        return random_negotiation_move(
+            NegotiationState(self.held[self.seat], self._values[self.seat], self._offer), rng
+        )
 
-    def allows(self, move: str) -> bool:
+    def is_legal(self, move: str) -> bool:
         if move == DENY:
             return True
         if move != ACCEPT:
@@ -164,7 +167,7 @@ class NegotiationMatch(ToldMatch):
             return offer is not None and _holds(self.held[self.seat], offer.gives)
         if self._offer is None:
             return False
-        # Both sides once more: what was promised when it was held must still be there when it is taken.
+        # Check both sides: the offering seat's holdings may have changed since the offer.
         return _holds(self.held[1 - self.seat], self._offer.gives) and _holds(self.held[self.seat], self._offer.asks)
 
     def play(self, seat: int, move: str) -> None:
@@ -189,17 +192,17 @@ class NegotiationMatch(ToldMatch):
                 held[1 - taker][name] -= sign * amount
         self.held = tuple(held)
         for seat in (0, 1):
-            self._tell_holdings(seat)
+            self._send_holdings(seat)
 
     def _worth(self) -> tuple[int, ...]:
-        """What each seat's holdings are worth to it."""
+        """Return the value of each seat's holdings for that seat."""
         return tuple(
             sum(amount * values[name] for name, amount in held.items())
             for held, values in zip(self.held, self._values, strict=True)
         )
 
-    def _tell_holdings(self, seat: int) -> None:
-        self.tell(f"You hold {', '.join(f'{amount} {name}' for name, amount in self.held[seat].items())}.", seat)
+    def _send_holdings(self, seat: int) -> None:
+        self.send(f"You hold {', '.join(f'{amount} {name}' for name, amount in self.held[seat].items())}.", seat)
 
 
 def _holds(held: Mapping[str, int], amounts: Mapping[str, int]) -> bool:
@@ -207,15 +210,15 @@ def _holds(held: Mapping[str, int], amounts: Mapping[str, int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class NegotiationState:
     """
-    What a seat knows when it is asked.
+    Information of the seat to move.
 
     Attributes:
         held, values (`Mapping[str, int]`):
-            What it holds, and what one of each is worth to it.
+            Its holdings, and its value of one unit of each resource.
         offer ([`Offer`], *optional*):
-            The open offer, made by the other seat.
+            Open offer of the other seat.
     """
 
     held: Mapping[str, int]
@@ -223,11 +226,11 @@ class Position:
     offer: Offer | None
 
     def can_accept(self) -> bool:
-        """Whether there is an offer, and this seat holds what it asks for."""
+        """Return whether there is an open offer and this seat holds what it asks for."""
         return self.offer is not None and _holds(self.held, self.offer.asks)
 
     def gain(self, offer: Offer, takes: bool) -> int:
-        """What this seat wins by an offer that it takes or, otherwise, makes."""
+        """Return the value that this seat gains by an offer that it takes or, with `takes=False`, makes."""
         worth = (
             sum(self.values[name] * amount for name, amount in side.items()) for side in (offer.gives, offer.asks)
         )
@@ -235,28 +238,25 @@ class Position:
         return given - asked if takes else asked - given
 
 
-def read_position(observation: Observation) -> Position:
-    """What the seat to move reads in its observation."""
+def read_negotiation(observation: Observation) -> NegotiationState:
+    """Parse the observation of the seat to move."""
     lines = observation.messages[-1]["content"].split("\n")
     values = next(line for line in lines if line.startswith("What one of each is worth to you: "))
     held = next(line for line in reversed(lines) if line.startswith("You hold "))
     moves = [line for line in lines if re.match(r"Player [01]: ", line)]
-    return Position(
+    return NegotiationState(
         held={name: int(amount) for amount, name in re.findall(r"\b(\d+) (\w+)", held)},
         values={name: int(value) for name, value in re.findall(r"\b(\w+) (\d+)", values)},
         offer=read_offer(moves[-1].split(": ", 1)[1]) if moves else None,
     )
 
 
-def sample_move(position: Position, rng: random.Random) -> str:
-    """
-    Whether to accept (if possible), deny or offer, each as likely as another, and what: 1 to 5 of something for 1 to 5 of
-    something else.
-    """
-    held = [name for name, amount in position.held.items() if amount]
-    kinds = [DENY, *([ACCEPT] if position.can_accept() else []), *(["offer"] if held else [])]
+def random_negotiation_move(state: NegotiationState, rng: random.Random) -> str:
+    """Return an acceptance (if possible), a refusal or an offer, uniformly. Offers swap 1 to 5 units on both sides."""
+    held = [name for name, amount in state.held.items() if amount]
+    kinds = [DENY, *([ACCEPT] if state.can_accept() else []), *(["offer"] if held else [])]
     if (kind := rng.choice(kinds)) != "offer":
         return kind
     given = rng.choice(held)
     asked = rng.choice([name for name in BASE_VALUES if name != given])
-    return str(Offer({given: rng.randint(1, min(5, position.held[given]))}, {asked: rng.randint(1, 5)}))
+    return str(Offer({given: rng.randint(1, min(5, state.held[given]))}, {asked: rng.randint(1, 5)}))

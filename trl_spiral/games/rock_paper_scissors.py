@@ -1,9 +1,9 @@
-"""Rock-paper-scissors, one throw each: the smallest game in which every settled habit can be punished."""
+"""Rock-paper-scissors with one throw each: the smallest game in which every pure strategy loses to another."""
 
 from __future__ import annotations
 
 from trl_spiral.games.base import Dealt, Match, Traits
-from trl_spiral.games.dialogue import bare_move
+from trl_spiral.games.dialogue import normalize_move
 from trl_spiral.types import Ending, Observation
 
 
@@ -20,7 +20,7 @@ _RULES = (
 
 
 class RockPaperScissors(Dealt):
-    """One throw each. The seats are asked one after the other, and neither is told of the other's throw."""
+    """Rock-paper-scissors. The seats move in turn, and neither observes the throw of the other."""
 
     name = NAME
     traits = Traits(perfect_information=False)
@@ -30,22 +30,22 @@ class RockPaperScissors(Dealt):
         return RockPaperScissorsMatch()
 
     def deals(self) -> tuple[tuple[()], ...]:
-        return ((),)  # nothing is dealt, which is one deal
+        return ((),)  # one empty deal
 
     def deal(self, deal: tuple[()]) -> RockPaperScissorsMatch:
         del deal
         return RockPaperScissorsMatch()
 
     def information_state(self, observation: Observation) -> str:
-        return information_state(observation)
+        return str(observation.seat)
 
     def canonical(self, action: str) -> str | None:
-        move = f"[{bare_move(action)}]"
+        move = f"[{normalize_move(action)}]"
         return move if move in THROWS else None
 
 
 class RockPaperScissorsMatch(Match):
-    """One match of one throw each."""
+    """One match of rock-paper-scissors."""
 
     def __init__(self) -> None:
         self._throws: list[int] = []
@@ -88,10 +88,5 @@ class RockPaperScissorsMatch(Match):
 
 
 def payoff(first: int, second: int) -> float:
-    """What the first seat wins, from the throws' places in `THROWS`: each beats the one before it."""
+    """Return the payoff of the first seat, from indices in `THROWS`: each throw beats the one before it."""
     return (0.0, 1.0, -1.0)[(first - second) % 3]
-
-
-def information_state(observation: Observation) -> str:
-    """What a seat knows before it throws: nothing but who it is."""
-    return str(observation.seat)

@@ -1,8 +1,8 @@
 """
-Who sits at the table: the policy, its earlier selves, and whoever else was invited.
+The opponents of the policy, and the players of each episode.
 
-`Opponents` fills the seats of every episode from its seed alone, and is told how games ended; what it then knows changes
-whom the policy meets next. All ranks are told the same, so all of them know the same.
+`Opponents` draws the players of an episode from its seed. It records the results of games, which may change later
+draws. Every rank records the same results, so all ranks draw alike.
 """
 
 from __future__ import annotations
@@ -16,73 +16,55 @@ from typing import Any, Protocol, runtime_checkable
 from trl_spiral.opponents.matchmaking import Candidate, Scheme, get_scheme, probabilities
 from trl_spiral.opponents.pool import OpponentPool
 from trl_spiral.opponents.ratings import Played, Ratings
-from trl_spiral.opponents.spec import POOL, SELF
 from trl_spiral.players.base import Player
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.selfplay.results import Result
 from trl_spiral.text.printable import get_logger
-from trl_spiral.types import BASE, POLICY
+from trl_spiral.types import BASE, POLICY, POOL, SELF
 
 
 logger = get_logger(__name__)
 
 
-class Matchmaker(Protocol):
-    """Fills the seats of one episode."""
-
-    def __call__(self, policy: Player, seats: int, seed: int) -> Sequence[Player]:
-        """
-        One player per seat.
-
-        Args:
-            policy ([`~players.Player`]):
-                The policy that is being trained.
-            seats (`int`):
-                Seats to fill.
-            seed (`int`):
-                The only source of randomness: same episode, same players.
-        """
-
-
 @runtime_checkable
 class LimitedEngine(Protocol):
-    """An engine that may come to an end, and remembers how much it has given."""
+    """An engine with a budget, which a checkpoint stores."""
 
     @property
     def spent(self) -> bool:
-        """Whether it will answer nothing any more."""
+        """True if the budget is spent. No further request is answered."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been used, as plain values."""
+        """Return the part of the budget that is used, as plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
 
 
 class Opponents:
     """
-    Everybody whom the policy meets: who they are, how often, and how it has gone. A [`Matchmaker`].
+    All opponents of the policy, with their shares of the episodes and their results. A [`Matchmaker`].
 
-    For each episode it draws one opponent, by share, and one seat for the policy, each seat as likely as another; the
-    opponent fills the others. Against itself, the policy fills every seat and is trained in every seat. Where the opponents
-    are earlier selves and there are several seats to fill, each is drawn by itself.
+    For each episode it draws one opponent by share, and a uniformly random seat for the policy. The opponent fills the
+    other seats. If it is the policy itself, all seats are trained. If it is the pool, a snapshot is drawn for each
+    seat.
 
     Args:
-        shares (`Mapping[str, float]`, *optional*):
-            How often each is met: `"self"` for the policy itself, `"pool"` for its earlier selves, `"base"` for the model
-            that training started from, and names of `players`. By default itself alone.
+        shares (`Mapping[str, float]`, *optional*, defaults to `{"self": 1.0}`):
+            Share of the episodes by opponent: `"self"` for the policy itself, `"pool"` for its snapshots, `"base"` for
+            the model that training started from, and names of `players`.
         pool ([`OpponentPool`], *optional*):
-            Earlier selves, needed for `"pool"` and, unless training is LoRA, for `"base"`. While it is empty, the
-            policy meets itself in their place.
+            Snapshots, required for `"pool"` and, unless training is LoRA, for `"base"`. While it is empty, the policy
+            plays itself instead.
         matchmaking (`str` or `Scheme`, defaults to `"uniform"`):
-            Which earlier self is drawn; see [`~opponents.matchmaking.SCHEMES`].
+            Scheme that selects a snapshot; see [`~opponents.matchmaking.SCHEMES`].
         players (`Mapping[str, Player]`, *optional*):
             Other players by name.
         engines (`Mapping[str, Engine]`, *optional*):
-            Who answers players that ask an engine of their own, by policy name.
+            Engines of players that need their own, by policy name.
 
     Raises:
-        ValueError: If a share names nobody.
+        ValueError: If a share has no player, or the pool is missing.
     """
 
     def __init__(
@@ -105,18 +87,18 @@ class Opponents:
         for name in self.shares:
             if name not in (SELF, POOL, BASE) and name not in self.players:
                 raise ValueError(
-                    f"The opponents' shares name {name!r}, and there is no such player: {sorted(self.players)}."
+                    f"The opponents' shares name {name!r}, which is not one of the players {sorted(self.players)}. "
+                    "Pass it in `players`, or leave it out."
                 )
         if POOL in self.shares and pool is None:
-            raise ValueError("Earlier selves are to be met and there is no pool. Pass `pool=OpponentPool(folder)`.")
+            raise ValueError("The opponents include the pool, and there is none. Pass `pool=OpponentPool(folder)`.")
 
     def prepare(self) -> dict[str, Path | None]:
         """
-        Settles who may be met and how likely each earlier self is, until it is called again. To be called before games
-        are started.
+        Compute the probability of each snapshot, and drop opponents with a spent budget. Call it before each batch.
 
         Returns:
-            `dict[str, Path | None]`: Folders of the weights that may be asked for, by policy name; `None` for the base
+            `dict[str, Path | None]`: Folders of the weights that may be requested, by policy name; `None` for the base
             model of a LoRA run.
         """
         spent = {name for name, engine in self.engines.items() if isinstance(engine, LimitedEngine) and engine.spent}
@@ -135,11 +117,11 @@ class Opponents:
 
     @property
     def ratings(self) -> Ratings:
-        """How everybody has fared: the pool's, where there is one."""
+        """Ratings of all players: those of the pool, if there is one."""
         return self._ratings if self.pool is None else self.pool.ratings
 
     def candidates(self) -> list[Candidate]:
-        """The earlier selves, oldest first, and the policy."""
+        """Return the snapshots, oldest first, and the policy."""
         if self.pool is None:
             return [Candidate(POLICY, 0)]
         ratings = self.pool.ratings
@@ -169,27 +151,25 @@ class Opponents:
             return policy
         if name in self.players:
             return self.players[name]
-        # Not `isinstance` of a protocol, which is slow, and this is asked for every game.
+        # `isinstance` with a protocol is slow, and this runs for every episode.
         playing_as: Callable[[str], Player] | None = getattr(policy, "playing_as", None)
         if playing_as is None:
             raise TypeError(
-                f"{type(policy).__name__} cannot play with an earlier self's weights. Give it a `playing_as(name)`, as "
-                "`PolicyPlayer` has."
+                f"{type(policy).__name__} cannot play with the weights of a snapshot. Give it a method "
+                "`playing_as(name)`, as `PolicyPlayer` has."
             )
         return playing_as(name)
 
     def kind(self, name: str) -> str:
-        """What sort of opponent a player's name belongs to: `"pool"` for every earlier self, else the name itself."""
+        """Return the class of an opponent: `"pool"` for a snapshot, and the name itself for others."""
         return POOL if self.pool is not None and name in self.pool and name != BASE else name
 
     def against(self, players: Sequence[str]) -> str:
-        """Class of the opponents at a table: their sorts, or `"self"` where the policy fills every seat."""
+        """Return the class of an episode's opponents: their classes joined, or `"self"` if there are none."""
         return "+".join(sorted({self.kind(name) for name in players if name != POLICY})) or SELF
 
     def record(self, results: Sequence[Result]) -> None:
-        """
-        Learns how games of training ended. To be called on every rank with the same results, in order of their counters.
-        """
+        """Record the results of a batch. Call it on every rank with the same results, in order of their counters."""
         self._met = Counter(self.against(result.players) for result in results)
         if set(self.shares) != {SELF}:
             self.ratings.update(
@@ -202,7 +182,7 @@ class Opponents:
 
     # ---- state ----
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a resumed run needs, but for the pool; of limited engines, this rank's own share."""
+        """Return the state for a checkpoint, except for the pool. Budgets of engines are this rank's own."""
         return {
             "ratings": self._ratings.state_dict(),
             "met": dict(self._met),  # logged until the next batch
@@ -221,10 +201,10 @@ class Opponents:
             if isinstance(engine, LimitedEngine):
                 engine.load_state_dict(used)
             else:
-                logger.warning("What %s has been asked so far is forgotten: it is no opponent any more.", name)
+                logger.warning("The used budget of %s is dropped: it is no longer an opponent.", name)
 
     def metrics(self) -> dict[str, float]:
-        """What is worth logging of the latest batch and of the pool, by name."""
+        """Return the shares of the latest batch, the size of the pool and the ratings, by name."""
         if set(self.shares) == {SELF}:
             return {}
         total = sum(self._met.values())

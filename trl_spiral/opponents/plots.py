@@ -1,4 +1,4 @@
-"""A table of win rates as a picture."""
+"""A picture of win rates."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# Inches. A cell holds two lines of type of 7 and 5 points; a character of a name at 7 points takes `LETTER`.
+# In inches. A cell contains two lines, of 7 and 5 points. A character of a name at 7 points takes `LETTER`.
 CELL = 0.36
 LETTER = 0.065
 LADDER = 2.2
 HEADER = 0.5
-WIDTH = 4.2  # at least, so that a circle of snapshots fits a line
+WIDTH = 4.2  # at least, so that a cycle of snapshots fits a line
 AXIS = 0.5
 LINE = 0.16
 
 SMALLEST = 6
-"""Players for whom there is room at least: the cells of fewer are larger."""
+"""Minimum size of the table, in cells: fewer players get larger cells."""
 
 LONGEST_NAME = 80
-"""Characters of a name that are drawn: its beginning and its end."""
+"""Maximum characters of a name: longer ones keep their beginning and end."""
 
 MOST_CYCLES = 5
-"""Circles that are put into words; the rest are counted."""
+"""Maximum number of cycles listed below the table."""
 
 
 def draw_win_rates(matrix: Matrix, path: str | os.PathLike[str], ratings: Mapping[str, Rating] | None = None) -> None:
     """
-    Draws who beats whom, as a PNG.
+    Draw pairwise win rates as a PNG file.
 
-    A cell holds the row's win rate against the column in percent and, under it, the games that it rests on; red loses, white
-    is even, blue wins. Pairs that never met are hatched. With ratings, the strongest stands first and a ladder with 95 %
-    intervals beside the table; without, the order is the matrix's. The title tells the cyclic share, and circles of
-    three are put into words below.
+    A cell contains the row's win rate against the column in percent and, below it, the number of games. Red is below
+    one half, blue is above. Pairs that never met are hatched. With ratings, rows are sorted by rating, and a chart
+    next to the table shows ratings with 95 % intervals. Without, rows keep the order of the matrix. The title contains
+    the cyclic share, and cycles of three are listed below the table.
 
-    The same input gives the same bytes, as long as matplotlib and its settings are the same.
+    The same input gives the same bytes with the same version and settings of matplotlib.
 
     Args:
         matrix ([`~opponents.transitivity.Matrix`]):
-            Win rates of 2 players or more; up to some 30 can be read.
+            Win rates of at least 2 players. It is readable up to about 30.
         path (`str` or `os.PathLike`):
-            Where the picture goes.
+            Output file.
         ratings (`Mapping[str, Rating]`, *optional*):
             Rating of each player in the matrix.
 
@@ -65,12 +65,10 @@ def draw_win_rates(matrix: Matrix, path: str | os.PathLike[str], ratings: Mappin
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "Win rates are drawn by matplotlib, which is missing: `pip install trl-spiral[plots]`."
+            "Win rates are drawn by matplotlib, which is not installed: `pip install trl-spiral[plots]`."
         ) from error
     if len(matrix.names) < 2:
-        raise ValueError(
-            f"A table of win rates needs two players, and this one has {len(matrix.names)}. Let more play."
-        )
+        raise ValueError(f"A table of win rates needs two players, and this one has {len(matrix.names)}. Add players.")
     if ratings is not None:
         matrix = _ordered(matrix, sorted(matrix.names, key=lambda name: -ratings[name].mu))
     ladder = [ratings[name] for name in matrix.names] if ratings is not None else []
@@ -83,21 +81,21 @@ def draw_win_rates(matrix: Matrix, path: str | os.PathLike[str], ratings: Mappin
     bottom = (AXIS if ratings is not None else 0.15) + LINE * (len(words) + 1)
     height = HEADER + names + side + bottom
 
-    # By the object interface: pyplot would keep every figure, and may look for a display.
+    # Not through pyplot, which stores every figure, and may look for a display.
     figure = Figure(figsize=(width, height), dpi=150)
     FigureCanvasAgg(figure)
     figure.text(0.1 / width, 1 - 0.1 / height, _title(matrix), va="top", fontsize=8, linespacing=1.4)
     _draw_table(figure.add_axes((names / width, bottom / height, side / width, side / height)), matrix)
     if ratings is not None:
-        beside = ((names + side + 0.15) / width, bottom / height, LADDER / width, side / height)
-        _draw_ladder(figure.add_axes(beside), ladder)
+        chart = ((names + side + 0.15) / width, bottom / height, LADDER / width, side / height)
+        _draw_ladder(figure.add_axes(chart), ladder)
     figure.text(0.1 / width, 0.1 / height, "\n".join(words), va="bottom", fontsize=7, linespacing=1.4)
-    # Without the version of matplotlib, which it would write into the file.
+    # `Software` would write the version of matplotlib into the file.
     figure.savefig(os.fspath(path), format="png", metadata={"Software": None})
 
 
 def _label(name: str) -> str:
-    """Return a name as matplotlib takes it: short, on one line, and no formula."""
+    """Return a name for matplotlib: short, on one line, and without formulas."""
     shown = one_line(name)
     if len(shown) > LONGEST_NAME:
         shown = f"{shown[: LONGEST_NAME // 2 - 1]}…{shown[-LONGEST_NAME // 2 :]}"
@@ -105,7 +103,7 @@ def _label(name: str) -> str:
 
 
 def _ordered(matrix: Matrix, names: Sequence[str]) -> Matrix:
-    """The same matrix with its rows and columns in another order."""
+    """Return the matrix with rows and columns in another order."""
     places = [matrix.names.index(name) for name in names]
     return Matrix(
         names=tuple(names),
@@ -122,19 +120,19 @@ def _title(matrix: Matrix) -> str:
         share = "unknown, no differences beyond chance"
     else:
         share = f"{parts.cyclic_share:.0%} of the differences"
-    return f"Row against column: % won, a draw being half (games)\nCyclic share: {share}"
+    return f"Row against column: win rate in %, draws count half (games)\nCyclic share: {share}"
 
 
 def _words(matrix: Matrix, line: int) -> list[str]:
-    """Lines of at most `line` characters that name the circles."""
-    circles = cycles(matrix)
+    """Format the cycles in lines of at most `line` characters."""
+    found = cycles(matrix)
     lines = []
-    for circle in circles[:MOST_CYCLES]:
+    for cycle in found[:MOST_CYCLES]:
         lines += textwrap.wrap(
-            " beats ".join((*circle, circle[0])), line, subsequent_indent="  ", break_on_hyphens=False
+            " beats ".join((*cycle, cycle[0])), line, subsequent_indent="  ", break_on_hyphens=False
         )
-    if len(circles) > MOST_CYCLES:
-        lines.append(f"and {len(circles) - MOST_CYCLES} more circles of three")
+    if len(found) > MOST_CYCLES:
+        lines.append(f"and {len(found) - MOST_CYCLES} more cycles of three")
     return lines
 
 
@@ -142,8 +140,8 @@ def _draw_table(axes: Axes, matrix: Matrix) -> None:
     from matplotlib.patches import Rectangle
 
     size = len(matrix.names)
-    line = min(1.0, size / SMALLEST)  # the lines of a larger cell stay as close as those of a small one
-    # A map of ColorBrewer's that people who are blind to red or green can read.
+    line = min(1.0, size / SMALLEST)  # keeps the distance of a cell's two lines
+    # A color map of ColorBrewer that is safe for color blindness.
     axes.imshow(matrix.rates, cmap="RdBu", vmin=0.0, vmax=1.0, aspect="equal")
     for i in range(size):
         for j in range(size):
@@ -155,9 +153,9 @@ def _draw_table(axes: Axes, matrix: Matrix) -> None:
                     Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="white", edgecolor="0.75", hatch="////", linewidth=0)
                 )
             else:
-                colour = "white" if abs(rate - 0.5) > 0.33 else "black"
-                axes.text(j, i - 0.14 * line, f"{100 * rate:.0f}", ha="center", va="center", fontsize=7, color=colour)
-                axes.text(j, i + 0.24 * line, f"({games:.0f})", ha="center", va="center", fontsize=5, color=colour)
+                color = "white" if abs(rate - 0.5) > 0.33 else "black"
+                axes.text(j, i - 0.14 * line, f"{100 * rate:.0f}", ha="center", va="center", fontsize=7, color=color)
+                axes.text(j, i + 0.24 * line, f"({games:.0f})", ha="center", va="center", fontsize=5, color=color)
     axes.set_xticks(range(size), matrix.names, rotation=90, fontsize=7)
     axes.set_yticks(range(size), matrix.names, fontsize=7)
     axes.set_xticks([place - 0.5 for place in range(1, size)], minor=True)
@@ -169,7 +167,7 @@ def _draw_table(axes: Axes, matrix: Matrix) -> None:
 
 
 def _draw_ladder(axes: Axes, ratings: Sequence[Rating]) -> None:
-    """One row per player, level with the table's."""
+    """Draw ratings in one row per player, aligned with the table."""
     rows = range(len(ratings))
     axes.hlines(rows, [r.low for r in ratings], [r.high for r in ratings], color="0.55", linewidth=1.5)
     axes.plot([r.mu for r in ratings], rows, "o", color="black", markersize=3.5)

@@ -1,7 +1,7 @@
 """
-How strong the policy and its opponents are: ratings with intervals, and who beats whom.
+Ratings of the policy and its opponents with intervals, and their pairwise win rates.
 
-Torch-free, and a function of the results alone: ranks that are given the same games hold the same numbers.
+They depend only on the results: ranks that get the same games have the same ratings.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from trl_spiral.types import POLICY
 
 
 START = 1500.0
-"""Rating of a newcomer, in points, as in chess."""
+"""Rating of a new player, in Elo points."""
 
 BETA = 400.0 / math.log(10.0) / math.sqrt(2.0)
 """
-Spread of one performance, in points: what makes a lead of 400 points mean odds of ten to one, as in chess.
+Standard deviation of one performance, in points. With it, a lead of 400 points means odds of ten to one, as in Elo.
 
-Two players of the Bradley-Terry model win at odds of exp(lead / (sqrt(2) x beta)) once their ratings are well known.
+In the Bradley-Terry model, the odds of winning are exp(lead / (sqrt(2) x beta)) if both ratings are well known.
 """
 
 SPREAD = 2.0 * BETA
-"""Standard deviation of a newcomer's rating, about 246 points: twice `BETA`, as openskill has it by default."""
+"""Standard deviation of a new player's rating, about 246 points: twice `BETA`, the default of openskill."""
 
 Z95 = NormalDist().inv_cdf(0.975)
-"""Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
+"""Half width of the central 95 % of a normal distribution, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
     """
-    The result of one game. Games that broke say nothing about anybody: leave them out.
+    Result of one game. Leave out games that broke.
 
     Attributes:
         players (`tuple[str, ...]`):
-            Who filled each seat.
+            Player of each seat.
         returns (`tuple[float, ...]`):
-            Terminal payoff per seat. Only their order counts.
+            Terminal payoff per seat. Only the order matters.
         counter (`int`):
             Number of the episode in the run.
 
@@ -61,18 +61,19 @@ class Played:
     def __post_init__(self) -> None:
         if len(self.players) != len(self.returns):
             raise ValueError(
-                f"Game {self.counter} has {len(self.players)} players and {len(self.returns)} returns. Give one per seat."
+                f"Game {self.counter} has {len(self.players)} players and {len(self.returns)} returns. Pass one of "
+                "each per seat."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Rating:
     """
-    A player's strength in points: a lead of 400 means odds of ten to one.
+    Rating of a player in points: a lead of 400 means odds of ten to one.
 
     Attributes:
         mu (`float`):
-            Best estimate. Only differences between players mean anything.
+            Estimate. Only differences between players are meaningful.
         sigma (`float`):
             Its standard deviation.
         low, high (`float`):
@@ -88,16 +89,16 @@ class Rating:
 @dataclass(frozen=True, slots=True)
 class WinRate:
     """
-    One player's results against another over all games.
+    Win rate of one player against another, over all games.
 
     Attributes:
         rate (`float`):
             Wins plus half of the draws, per game; `nan` if they never met.
         games (`int`):
-            How many games.
+            Number of games.
         low, high (`float`):
-            95 % interval (Wilson's), as if each game had been won or lost with probability `rate`. Draws vary less than
-            that, so with draws it is wider than it need be, never narrower.
+            95 % Wilson interval, for games won with probability `rate` and lost otherwise. With draws the results vary
+            less, so the interval is wider than necessary.
     """
 
     rate: float
@@ -108,7 +109,7 @@ class WinRate:
 
 @dataclass(slots=True)
 class _Tally:
-    """Games between two players, as the first of them saw it; `score` and `weight` hold those that still count."""
+    """Games between two players, from the side of the first. `score` and `weight` decay, the counts do not."""
 
     wins: int = 0
     draws: int = 0
@@ -122,30 +123,30 @@ class _Tally:
 
 class Ratings:
     """
-    Ratings and pairwise results of everybody who has played.
+    Ratings and pairwise results of all players.
 
-    Ratings follow the Bradley-Terry model as in Weng and Lin (2011), "A Bayesian Approximation Method for Online
-    Ranking": each game moves both players, so that the order of games matters a little, well within the intervals. A game
-    of more than two seats counts as one game between each two of them; two seats of the same name say nothing about each
-    other. Draws count as half a win.
+    Ratings follow the Bradley-Terry model of Weng and Lin (2011), "A Bayesian Approximation Method for Online
+    Ranking". Each game updates both players, so the order of games matters a little, far less than the intervals. A
+    game with more than two seats counts as one game for each pair of seats. Two seats of the same player are not
+    compared. Draws count as half a win.
 
-    The policy moves and the snapshots do not. So at each batch the policy's uncertainty, and nobody else's, grows by
-    `drift`, or its rating would freeze after some thousand games; and of its results, and nobody else's, those of earlier
-    batches fade by `decay`.
+    Training changes the policy, and the snapshots stay. So for each batch the policy's uncertainty grows by `drift`;
+    without it, its rating would freeze after about 1,000 games. The weight of the policy's earlier results decays by
+    `decay` per batch. Both apply only to the policy.
 
-    Seats are not modelled. Where a game favours one (in tic-tac-toe between random players the first wins 58.5 % and
-    the second 28.8 %), results are noisier than they need be, and fair on average as long as seats are drawn fairly.
+    Seats are not modeled. If a game favors a seat, ratings are noisier, and unbiased if seats are drawn uniformly. In
+    tic-tac-toe between random players, the first seat wins 58.5 % and the second 28.8 %.
 
     Args:
         decay (`float`, defaults to `0.95`):
-            Share of the policy's earlier results that is kept at each batch, in (0, 1]: at 0.95, some twenty batches count.
+            Factor per batch on the weight of the policy's earlier results, in (0, 1]. At 0.95 about 20 batches count.
         drift (`float`, defaults to `10.0`):
-            Standard deviation, in points, of how far training moves the policy in a batch. At 10, a steady climb of 1,000
-            points in 100 batches is nothing unusual.
+            Standard deviation, in points, of the policy's change per batch. At 10, a steady gain of 1,000 points in
+            100 batches is plausible.
 
     Attributes:
         games (`int`):
-            All results ever counted, one for each two seats, those of forgotten players included.
+            Number of results counted, one for each pair of seats, those of deleted players included.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -154,34 +155,33 @@ class Ratings:
     def __init__(self, decay: float = 0.95, drift: float = 10.0) -> None:
         if not 0.0 < decay <= 1.0:
             raise ValueError(
-                f"`decay` ({decay}) must be in (0, 1]: it is the share of earlier results that is kept. Use `1.0` to keep all."
+                f"`decay` ({decay}) must be in (0, 1]: it is the factor on earlier results. Use `1.0` to keep all."
             )
         if drift < 0.0:
             raise ValueError(f"`drift` ({drift}) must not be negative. Use `0.0` for a policy that does not learn.")
         self.decay = decay
         self.drift = drift
         self.games = 0
-        # Without openskill's `tau`, which would widen everybody's uncertainty at every game. Without its `gamma` below 1
-        # too: it keeps variances larger than what the games leave, and intervals that claim 95 % hold 98 to 100 %.
+        # `tau` would widen the uncertainty of all players at each game. A `gamma` below 1 keeps variances too large:
+        # intervals of nominally 95 % then cover 98 to 100 %.
         self._model = BradleyTerryFull(mu=START, sigma=SPREAD, beta=BETA, tau=0.0, gamma=lambda *_: 1.0)
         self._ratings: dict[str, tuple[float, float]] = {}
-        # By the two names in alphabetical order.
+        # By pairs of names in alphabetical order.
         self._tallies: dict[tuple[str, str], _Tally] = {}
 
     def update(self, played: Sequence[Played], policy_moved: bool = True) -> None:
         """
-        Learns from one batch, of which every rank must be given all games.
+        Update the ratings from a batch. Every rank must pass all of its games.
 
         Args:
             played (`Sequence[Played]`):
-                The batch, in any order: games are counted in the order of their counters, and as given where these are
-                equal.
+                Games of the batch. They are counted in the order of their counters, or as given if these are equal.
             policy_moved (`bool`, defaults to `True`):
-                Whether the policy has been trained since the last batch. Off for games among others.
+                Whether the policy was trained since the last batch. Pass `False` for games between other players.
         """
         if policy_moved and POLICY in self._ratings:
             mu, sigma = self._ratings[POLICY]
-            # Nobody is known less well than a newcomer, however long they have not played.
+            # The uncertainty is at most that of a new player.
             self._ratings[POLICY] = mu, min(math.hypot(sigma, self.drift), SPREAD)
         for pair, tally in self._tallies.items():
             if policy_moved and POLICY in pair:
@@ -193,7 +193,7 @@ class Ratings:
                     self._count(*one, *other)
 
     def _count(self, name: str, value: float, rival: str, rivals_value: float) -> None:
-        """One game between two players, and what each got from it."""
+        """Count a game between two players, with the return of each."""
         ranks = [float(value < rivals_value), float(rivals_value < value)]
         teams = [[self._model.rating(*self._belief(player))] for player in (name, rival)]
         for player, (rated,) in zip((name, rival), self._model.rate(teams, ranks=ranks), strict=True):
@@ -208,28 +208,28 @@ class Ratings:
         self.games += 1
 
     def inherit(self, name: str, parent: str) -> None:
-        """A snapshot starts with the rating of the policy that it was taken from, and with no games of its own."""
-        self.forget(name)
+        """Start a new snapshot with the rating of `parent` and without games."""
+        self.remove(name)
         self._ratings[name] = self._belief(parent)
 
-    def forget(self, name: str) -> None:
-        """Drops a player's rating and results, which `games` goes on to count. Others keep what they won from it."""
+    def remove(self, name: str) -> None:
+        """Delete a player's rating and results. `games` and the ratings of other players do not change."""
         self._ratings.pop(name, None)
         self._tallies = {pair: tally for pair, tally in self._tallies.items() if name not in pair}
 
-    # ---- looking ----
+    # ---- results ----
     @property
     def names(self) -> tuple[str, ...]:
-        """Everybody who has a rating, in the order in which they got it."""
+        """Players with a rating, in the order in which they were added."""
         return tuple(self._ratings)
 
     def rating(self, name: str) -> Rating:
-        """A player's rating; a newcomer's if it has never played."""
+        """Return a player's rating, or that of a new player if it has never played."""
         mu, sigma = self._belief(name)
         return Rating(mu, sigma, mu - Z95 * sigma, mu + Z95 * sigma)
 
     def win_rate(self, name: str, rival: str) -> WinRate:
-        """Results of `name` against `rival` over all games that they played."""
+        """Return the win rate of `name` against `rival` over all of their games."""
         tally = self._tally(name, rival)
         games = tally.wins + tally.draws + tally.losses
         found = wilson((tally.wins + 0.5 * tally.draws) / games if games else math.nan, games)
@@ -237,29 +237,29 @@ class Ratings:
 
     def recent_win_rate(self, name: str, rival: str, prior: float = 2.0) -> float:
         """
-        How `name` fares against `rival` at present.
+        Estimate the present win rate of `name` against `rival`.
 
         Args:
             name, rival (`str`):
                 The players.
             prior (`float`, defaults to `2.0`):
-                Imagined games between them, half of them won. Two make the estimate Laplace's rule of succession.
+                Weight of a prior win rate of 1/2, in games. With two games it is Laplace's rule of succession.
 
         Returns:
-            `float`: Share in (0, 1): 1/2 for two who never met.
+            `float`: In (0, 1); 1/2 for players that never met.
         """
         tally = self._tally(name, rival)
         return (tally.score + 0.5 * prior) / (tally.weight + prior)
 
     def matrix(self, names: Collection[str] | None = None) -> Matrix:
         """
-        Win rates at present: the policy's earlier games have faded, since it is no longer who played them.
+        Return the present win rates, with decayed weights for the policy's earlier games.
 
-        Pairs of whom less than half a game is left are taken for pairs that never met.
+        A pair with a weight of less than half a game is left out.
 
         Args:
             names (`Collection[str]`, *optional*):
-                Rows and columns, in this order; everybody by default.
+                Rows and columns, in this order. Default: all players.
         """
         chosen = tuple(self.names if names is None else names)
         met = [[t if (t := self._tally(name, rival)).weight >= 0.5 else None for rival in chosen] for name in chosen]
@@ -271,15 +271,15 @@ class Ratings:
 
     def metrics(self, limit: int = 8) -> dict[str, float]:
         """
-        What is worth logging.
+        Return metrics for a log.
 
-        `win_rate/<name>` is the policy's present rate against a rival, as in `recent_win_rate`, and `games/<name>` how many
-        games they played in all. `cyclic_share` and `cycles` stand there only if players met in a closed loop, which
-        snapshots do that also meet each other; and the share only where it can be told from chance.
+        `win_rate/<name>` is the policy's present win rate against a rival, as in `recent_win_rate`, and `games/<name>`
+        the number of their games. `cyclic_share` and `cycles` exist only if players met in a closed loop, so if
+        snapshots also play each other. The share exists only if it is significant.
 
         Args:
             limit (`int`, defaults to `8`):
-                Most rivals named: those whom the policy has met most of late.
+                Maximum number of rivals: those with the most recent games against the policy.
         """
         rivals = [name for name in self._ratings if self._tally(POLICY, name).weight]
         rivals.sort(key=lambda name: (-self._tally(POLICY, name).weight, name))
@@ -304,7 +304,7 @@ class Ratings:
 
     # ---- state ----
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs, as values that JSON keeps exactly."""
+        """Return the state for a checkpoint, as values that JSON stores exactly."""
         return {
             "games": self.games,
             "ratings": {name: list(belief) for name, belief in self._ratings.items()},
@@ -312,7 +312,7 @@ class Ratings:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` gave, in place of all that is here."""
+        """Restore what `state_dict` returned."""
         self.games = state["games"]
         self._ratings = {name: (mu, sigma) for name, (mu, sigma) in state["ratings"].items()}
         self._tallies = {(name, rival): _Tally(*tally) for name, rival, *tally in state["results"]}

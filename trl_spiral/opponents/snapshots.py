@@ -1,26 +1,19 @@
-"""Snapshots, and the files of a pool."""
+"""Snapshots of the policy, and their files in a pool."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trl_spiral.files import digest_of
+from trl_spiral.files import damage, digest_of
 
 
 FORMAT = 2
 
 Kind = Literal["adapter", "weights"]
-
-_WEIGHT_FILES = {
-    "adapter_config.json": "adapter",
-    "model.safetensors": "weights",
-    "model.safetensors.index.json": "weights",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +23,15 @@ class Snapshot:
 
     Attributes:
         name (`str`):
-            Its policy name, such as `"step-40"`: what requests for its weights say, and its folder in the pool.
+            Name of its weights in requests, such as `"step-40"`, and of its folder in the pool.
         step (`int`):
-            Optimizer step after which it was taken; zero or less for one that was there before the run.
+            Optimizer step after which it was taken. Zero or less if it is older than the run.
         kind (`str`):
-            `"adapter"` for a LoRA adapter's folder, `"weights"` for a whole model's.
+            `"adapter"` for the folder of a LoRA adapter, `"weights"` for that of a whole model.
         files (`Mapping[str, tuple[int, str]]`):
             Size in bytes and digest of each file, by its path in the folder.
         pinned (`bool`):
-            Whether it is kept beside the pool: it takes no room, is never evicted and never drawn as an earlier self.
+            Whether it does not count toward the pool's capacity. It is never evicted, and never drawn from the pool.
     """
 
     name: str
@@ -52,22 +45,31 @@ class Snapshot:
         """Bytes on disk."""
         return sum(size for size, _ in self.files.values())
 
+    def problem(self, pool: Path) -> str | None:
+        """Return a clause that describes the first damage to its files in a pool's folder, or `None`. Reads them."""
+        for path, known in self.files.items():
+            if clause := damage(pool / self.name / path, *known):
+                return f"{self.name}/{path} {clause}"
+        return None
 
-def kind_of(folder: Path) -> Kind | None:
-    """What a folder holds: an adapter, whole weights in safetensors, or neither."""
-    for name, kind in _WEIGHT_FILES.items():
-        if (folder / name).is_file():
-            return "adapter" if kind == "adapter" else "weights"
-    return None
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for the index of a pool."""
+        return {**asdict(self), "files": {path: list(known) for path, known in self.files.items()}}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Snapshot:
+        """Restore a snapshot from what `to_json` returned."""
+        files = {path: (int(size), str(digest)) for path, (size, digest) in entry["files"].items()}
+        return cls(**{**entry, "files": files})
 
 
 class OtherFormat(ValueError):
-    """Another version of the package wrote a pool's index."""
+    """A pool's index was written by another version of the package."""
 
 
 def read_index(index: Path) -> Mapping[str, Any]:
     """
-    Read a pool's index.
+    Read the index of a pool.
 
     Raises:
         OtherFormat: If another version wrote it.
@@ -83,18 +85,9 @@ def read_index(index: Path) -> Mapping[str, Any]:
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return the size and the digest of every file below a folder."""
+    """Return the size and the digest of each file in a folder, by path."""
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_size, digest_of(path))
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def copy_weights(source: Path, target: Path) -> None:
-    """The files of a model or an adapter, and nothing of the trainer's. No links: a trainer may write over its own."""
-    described = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
-    weights = [*source.glob("adapter_model.safetensors"), *source.glob("model*.safetensors")]
-    for path in [*(source / name for name in described), *weights]:
-        if path.is_file():
-            shutil.copy2(path, target / path.name)

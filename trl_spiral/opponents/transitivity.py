@@ -1,8 +1,8 @@
 """
-Is there a best player? A table of win rates, split into what one ladder explains and what goes round in circles.
+Transitive and cyclic parts of a table of win rates.
 
-In rock-paper-scissors everybody beats somebody, and no rating says anything. Self-play can climb such a circle for ever,
-so a run should be seen to do it.
+In rock-paper-scissors every throw beats another one, and ratings are meaningless. Self-play can follow such a cycle
+without end, so a run should detect it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from statistics import NormalDist
 
 
 MIN_GAMES = 16.0
-"""Games below which a pair is left out. At 16, one standard deviation of an even pair's win rate is 1/8."""
+"""Minimum number of games of a pair. At 16, the standard deviation of a win rate of 1/2 is 1/8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """
-    How often each player beats each other.
+    Pairwise win rates.
 
     Attributes:
         names (`tuple[str, ...]`):
             The players.
         rates (`tuple[tuple[float, ...], ...]`):
-            Row against column: wins plus half of the draws, per game. `nan` where the two never met, and on the diagonal.
+            Row against column: wins plus half of the draws, per game. `nan` if the two never met, and on the diagonal.
         counts (`tuple[tuple[float, ...], ...]`):
-            Games behind each rate; fractions where older games count for less.
+            Games of each pair; fractions if older games have decayed.
     """
 
     names: tuple[str, ...]
@@ -36,29 +36,29 @@ class Matrix:
     counts: tuple[tuple[float, ...], ...]
 
     def pairs(self, min_games: float = MIN_GAMES) -> list[tuple[int, int]]:
-        """Positions (i, j), i < j, of those who met at least `min_games` times."""
+        """Return the indices (i, j), i < j, of pairs with at least `min_games` games."""
         size = range(len(self.names))
         return [(i, j) for i in size for j in size if i < j and self.counts[i][j] >= min_games]
 
 
 def cycles(matrix: Matrix, level: float = 0.05, min_games: float = MIN_GAMES) -> list[tuple[str, str, str]]:
     """
-    Triples in which the first beats the second, the second the third, and the third the first.
+    Find triples in which the first beats the second, the second the third, and the third the first.
 
-    "Beats" is a score test of each win rate against 1/2 in a normal approximation, at `level` / (2 x pairs): with
-    Bonferroni's correction over all pairs and both directions, the chance that the whole list holds anything false is at
+    "Beats" is a score test of the win rate against 1/2 in a normal approximation, at `level` / (2 x pairs). By
+    Bonferroni's correction over all pairs and both directions, the probability of any false cycle in the list is at
     most `level`.
 
     Args:
         matrix ([`Matrix`]):
             The win rates.
         level (`float`, defaults to `0.05`):
-            Chance that the list holds a false circle.
+            Probability that the list contains a false cycle.
         min_games (`float`, defaults to `MIN_GAMES`):
             Games that a pair needs.
 
     Returns:
-        `list[tuple[str, str, str]]`: Each circle once, beginning with whoever comes first in the matrix.
+        `list[tuple[str, str, str]]`: Each cycle once, starting with its first player in the matrix.
     """
     pairs = matrix.pairs(min_games)
     if not pairs:
@@ -66,7 +66,7 @@ def cycles(matrix: Matrix, level: float = 0.05, min_games: float = MIN_GAMES) ->
     needed = NormalDist().inv_cdf(1.0 - level / (2 * len(pairs)))
     beats: set[tuple[int, int]] = set()
     for i, j in pairs:
-        # Under an even chance, the standard deviation of a rate over n games is 1 / (2 sqrt(n)).
+        # For equal players, the standard deviation of a rate over n games is 1 / (2 sqrt(n)).
         score = (matrix.rates[i][j] - 0.5) * 2.0 * math.sqrt(matrix.counts[i][j])
         if abs(score) > needed:
             beats.add((i, j) if score > 0 else (j, i))
@@ -84,21 +84,21 @@ def cycles(matrix: Matrix, level: float = 0.05, min_games: float = MIN_GAMES) ->
 @dataclass(frozen=True, slots=True)
 class Decomposition:
     """
-    Squared strength of the differences between players, in units of its own noise, and how much of it a ladder explains.
+    Squared differences between players, in units of their noise, and the part that ratings explain.
 
     Attributes:
         ladder (`dict[str, float]`):
-            The ratings, in log-odds, whose differences come closest to what was observed; their mean is zero among any
-            players who are linked by games.
+            Ratings, in log-odds, whose differences fit the observed log-odds best. Their mean is zero in each group of
+            players that are linked by games.
         total (`float`):
             Sum over pairs of weight x squared log-odds.
         cyclic (`float`):
-            What of it remains when the ladder is taken away.
+            The same sum for the residuals of the ladder.
         pairs (`int`):
-            Pairs with enough games: what chance alone adds to `total`, on average.
+            Pairs with enough games. It is also the mean of `total` for equal players.
         loops (`int`):
-            Independent closed loops among them: what chance alone adds to `cyclic`, on average. With 0, as where
-            snapshots have met the policy and never each other, nothing can go round in circles.
+            Independent closed loops among them. It is also the mean of `cyclic` without cycles. It is 0 if snapshots
+            have played the policy and never each other.
     """
 
     ladder: dict[str, float]
@@ -109,16 +109,16 @@ class Decomposition:
 
     @property
     def raw_share(self) -> float:
-        """`cyclic` / `total`, as it is. With few games it is mostly noise: `loops` / `pairs` among equals."""
+        """`cyclic` / `total`, without correction. With few games it is mostly noise: `loops` / `pairs` on average."""
         return self.cyclic / self.total if self.total else math.nan
 
     @property
     def cyclic_share(self) -> float:
         """
-        Share of the squared differences that is cyclic, in [0, 1], less what chance adds to either part.
+        Cyclic share of the squared differences, in [0, 1], corrected for the noise of both parts.
 
-        `nan` where there is no loop, or where `total` is within two standard deviations of what players of equal strength
-        would show: a chi-squared number with `pairs` degrees of freedom.
+        It is `nan` if there is no loop, or if `total` is within two standard deviations of its mean for equal players.
+        For them, `total` is a chi-squared number with `pairs` degrees of freedom.
         """
         if not self.loops or self.total < self.pairs + 2.0 * math.sqrt(2.0 * self.pairs):
             return math.nan
@@ -129,13 +129,13 @@ class Decomposition:
 
 def decompose(matrix: Matrix, min_games: float = MIN_GAMES) -> Decomposition:
     """
-    Splits the log-odds of winning into a ladder and a rest that is cyclic.
+    Split the log-odds of winning into a ladder and a cyclic rest.
 
-    HodgeRank (Jiang et al. 2011, arXiv 0811.1067), used on players as in "Re-evaluating Evaluation" (Balduzzi et al. 2018,
-    arXiv 1806.02643): the ladder is the weighted least-squares fit of rating differences to the log-odds of all observed
-    pairs, and the rest is orthogonal to it. A pair of n games and win rate p weighs n p (1 - p), one over the variance of
-    its log-odds. Rates are (wins + 1/2) / (games + 1), so that no log-odds are infinite; that pulls strong pairs
-    towards even, most where games are few.
+    This is HodgeRank (Jiang et al. 2011, arXiv 0811.1067), applied to players as in "Re-evaluating Evaluation"
+    (Balduzzi et al. 2018, arXiv 1806.02643). The ladder is the weighted least-squares fit of rating differences to the
+    log-odds of all observed pairs, and the rest is orthogonal to it. The weight of a pair with n games and win rate p
+    is n p (1 - p), the inverse variance of its log-odds. Rates are (wins + 1/2) / (games + 1), which keeps log-odds
+    finite, and shrinks them if games are few.
 
     Args:
         matrix ([`Matrix`]):
@@ -185,7 +185,7 @@ def decompose(matrix: Matrix, min_games: float = MIN_GAMES) -> Decomposition:
 
 
 def _linked(size: int, pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The players in groups whose members are linked by games, directly or through others."""
+    """Return groups of players that are linked by games, directly or through others."""
     group_of = list(range(size))
     for i, j in pairs:
         old, new = group_of[j], group_of[i]
@@ -194,7 +194,7 @@ def _linked(size: int, pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 
 def _solve(left: list[list[float]], right: list[float]) -> list[float]:
-    """Solves symmetric positive definite equations by Gaussian elimination, which needs no pivoting there."""
+    """Solve symmetric positive definite equations by Gaussian elimination without pivoting."""
     rows = [[*row, value] for row, value in zip(left, right, strict=True)]
     size = len(rows)
     for column in range(size):

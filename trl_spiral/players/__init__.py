@@ -1,4 +1,4 @@
-"""Who fills a seat."""
+"""Players: scripted, a policy, an endpoint, a person."""
 
 from __future__ import annotations
 

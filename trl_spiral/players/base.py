@@ -1,4 +1,4 @@
-"""Whoever fills a seat: a player sees observations, never the state of a game."""
+"""The protocol of players. A player gets observations, never the state of a game."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from trl_spiral.types import Observation, Reply, Request, Turn
 
 class Player(Protocol):
     """
-    Answers observations with turns, at once or by way of an engine.
+    Returns a turn for each observation, directly or through an engine.
 
-    A player keeps nothing between decisions: what it may remember of an episode is in the observation, so one player
-    can sit at a thousand tables at the same time.
+    A player stores nothing between decisions: the observation contains the earlier turns of its seat. So one player
+    can play many episodes concurrently.
     """
 
     @property
     def name(self) -> str:
-        """For tables, transcripts and ratings."""
+        """Name in tables, transcripts and ratings."""
 
     def ask(self, observation: Observation) -> Turn | Request:
-        """A turn taken at once, or what to ask of an engine."""
+        """Return a turn, or a request for an engine."""
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
-        """The turn that an engine's reply to `request` amounts to."""
+        """Convert an engine's reply to `request` into a turn."""

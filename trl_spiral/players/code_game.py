@@ -1,20 +1,20 @@
-"""A player of the code game, whose moves cannot be listed."""
+"""A scripted player of the code game."""
 
 from __future__ import annotations
 
 import random
 
-from trl_spiral.games.code_game import sample_move
+from trl_spiral.games.code_game import random_code_move
 from trl_spiral.players.scripted import ScriptedPlayer
 from trl_spiral.types import Observation
 
 
 class RandomCoder(ScriptedPlayer):
-    """A player that writes a small program and knows what it prints, and guesses without reading."""
+    """Player that writes a small random program with its output, and guesses outputs at random."""
 
     def __init__(self) -> None:
-        super().__init__("random", _anything)
+        super().__init__("random", _random_move)
 
 
-def _anything(observation: Observation) -> str:
-    return sample_move(observation.seat, random.Random(observation.seed))
+def _random_move(observation: Observation) -> str:
+    return random_code_move(observation.seat, random.Random(observation.seed))

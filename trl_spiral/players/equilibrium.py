@@ -1,4 +1,4 @@
-"""Players of games with hidden information that nobody can beat in the long run."""
+"""Players that play a Nash equilibrium of a game with hidden information."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from trl_spiral.types import Observation
 
 
 LEDUC_ITERATIONS = 1000
-"""After which NashConv is 0.0005 chips: 0.0025 after 400, 0.027 after 100."""
+"""Iterations of CFR+. NashConv is then 0.0005 chips; it is 0.0025 after 400, 0.027 after 100."""
 
 
 class EquilibriumPlayer(ScriptedPlayer):
     """
-    A player that draws its moves from a Nash equilibrium.
+    Player that samples its moves from a Nash equilibrium.
 
-    Over several rounds of Kuhn poker, whose score is the sum of the rounds, it plays each as if it were the only one.
+    In Kuhn poker of several rounds, whose score is the sum of the rounds, it plays each round separately.
 
     Args:
         game (`str`):
-            `"Kuhn-v0"`, with or without a number of rounds, `"Leduc-v0"` (OpenSpiel needs some ten seconds to solve it, once
-            in a process and when the player is first asked), or `"RockPaperScissors-v0"`.
+            `"Kuhn-v0"`, with or without a number of rounds, `"Leduc-v0"` (OpenSpiel solves it in about ten seconds,
+            once per process, at the first move), or `"RockPaperScissors-v0"`.
         alpha (`float`, defaults to `1 / 3`):
-            Which of Kuhn poker's equilibria: see `kuhn_equilibrium`.
+            Parameter of Kuhn poker's equilibria; see `kuhn_equilibrium`.
 
     Raises:
-        ValueError: If no equilibrium of the game is known here.
-        ImportError: If Leduc poker is asked for and OpenSpiel is not installed.
+        ValueError: If no equilibrium of the game is implemented.
+        ImportError: If the game is Leduc poker and OpenSpiel is not installed.
     """
 
     def __init__(self, game: str, alpha: float = 1 / 3) -> None:
@@ -40,21 +40,21 @@ class EquilibriumPlayer(ScriptedPlayer):
         solve: Callable[[], Mapping[str, Mapping[str, float]]]
         if re.fullmatch(rf"{kuhn.NAME}(-[0-9]+)?", game):
             kuhn_table = kuhn_equilibrium(alpha)
-            solve, read = lambda: kuhn_table, kuhn.information_state
+            solve, read = lambda: kuhn_table, kuhn.KuhnPoker().information_state
         elif game == leduc.NAME:
             if find_spec("pyspiel") is None:
                 raise ImportError(
-                    "The equilibrium of Leduc poker is found by OpenSpiel, which is not installed. Install it with `pip "
-                    "install trl-spiral[eval]`."
+                    "The equilibrium of Leduc poker is found by OpenSpiel, which is not installed. Install it with "
+                    "`pip install trl-spiral[eval]`."
                 )
-            solve, read = leduc_equilibrium, leduc.information_state
+            solve, read = leduc_equilibrium, leduc.LeducPoker().information_state
         elif game == rps.NAME:
             rps_table = dict.fromkeys(rps.INFORMATION_STATES, rps_equilibrium())
-            solve, read = lambda: rps_table, rps.information_state
+            solve, read = lambda: rps_table, rps.RockPaperScissors().information_state
         else:
             raise ValueError(
-                f"There is no equilibrium player for {game}: only those of {kuhn.NAME}, {leduc.NAME} and {rps.NAME} are "
-                "known here. Use 'random' or, in a game of perfect information, 'mcts'."
+                f"There is no equilibrium player for {game}: only those of {kuhn.NAME}, {leduc.NAME} and {rps.NAME} "
+                "exist. Use 'random' or, in a game of perfect information, 'mcts'."
             )
 
         super().__init__("equilibrium", lambda observation: drawn_move(solve()[read(observation)], observation))
@@ -62,16 +62,16 @@ class EquilibriumPlayer(ScriptedPlayer):
 
 def kuhn_equilibrium(alpha: float = 1 / 3) -> dict[str, Mapping[str, float]]:
     """
-    Kuhn poker's equilibria, one for each `alpha` in [0, 1/3]; all are worth -1/18 to whoever starts.
+    An equilibrium of Kuhn poker ([Kuhn, 1950](https://doi.org/10.1515/9781400881727-010)).
 
-    Whoever starts bets a jack with probability `alpha` and a king with `3 * alpha`, and calls with a queen, having
-    checked, with `alpha + 1/3`. The other player has one way only: bet or call with a king; with a queen check, and call
-    a third of the bets; with a jack bet a third of the time, and never call. From
-    [Kuhn, 1950](https://doi.org/10.1515/9781400881727-010).
+    There is one for each `alpha` in [0, 1/3]. The first player gets -1/18 per game in all of them. It bets a jack with
+    probability `alpha` and a king with `3 * alpha`. With a queen it checks, and then calls with `alpha + 1/3`. The
+    second player has one strategy. With a king it bets and calls. With a queen it checks, and calls a third of the
+    bets. With a jack it bets a third of the time, and never calls.
 
     Args:
         alpha (`float`, defaults to `1 / 3`):
-            How often a jack is bet first.
+            Probability that the first player bets a jack.
 
     Returns:
         `dict[str, Mapping[str, float]]`: Probability of each move at each of `games.kuhn.INFORMATION_STATES`.
@@ -80,7 +80,7 @@ def kuhn_equilibrium(alpha: float = 1 / 3) -> dict[str, Mapping[str, float]]:
         ValueError: If `alpha` is outside [0, 1/3].
     """
     if not 0.0 <= alpha <= 1 / 3:
-        raise ValueError(f"`alpha` ({alpha}) must be in [0, 1/3]: only there is it an equilibrium of Kuhn poker.")
+        raise ValueError(f"`alpha` ({alpha}) must be in [0, 1/3]: other values give no equilibrium of Kuhn poker.")
     puts_a_chip_in = {
         **{"0": alpha, "1": 0.0, "2": 3 * alpha},
         **{"0p": 1 / 3, "1p": 0.0, "2p": 1.0},
@@ -98,11 +98,11 @@ def kuhn_equilibrium(alpha: float = 1 / 3) -> dict[str, Mapping[str, float]]:
 @cache
 def leduc_equilibrium(iterations: int = LEDUC_ITERATIONS) -> Mapping[str, Mapping[str, float]]:
     """
-    Nearly an equilibrium of Leduc poker, by OpenSpiel's CFR+ ([Tammelin, 2014](https://arxiv.org/abs/1407.5042)).
+    Approximate equilibrium of Leduc poker, by OpenSpiel's CFR+ ([Tammelin, 2014](https://arxiv.org/abs/1407.5042)).
 
     Args:
         iterations (`int`, defaults to `LEDUC_ITERATIONS`):
-            Of CFR+, each some ten milliseconds.
+            Iterations of CFR+, each about 10 ms.
 
     Returns:
         `Mapping[str, Mapping[str, float]]`: Probability of each move at each of the 936 information states.
@@ -114,7 +114,7 @@ def leduc_equilibrium(iterations: int = LEDUC_ITERATIONS) -> Mapping[str, Mappin
         solver.evaluate_and_update_policy()
     table: dict[str, Mapping[str, float]] = {}
     for state, shares in solver.tabular_average_policy().policy_table().items():
-        # What may be folded is a bet to call; otherwise the same number means a check.
+        # OpenSpiel has one number for check and call. It means a call where a fold is legal.
         facing = any(action == leduc.ACTIONS["[fold]"] for action, _ in shares)
         names = ("[fold]", "[call]", "[raise]") if facing else ("", "[check]", "[raise]")
         table[state] = {names[action]: share for action, share in shares}
@@ -122,5 +122,5 @@ def leduc_equilibrium(iterations: int = LEDUC_ITERATIONS) -> Mapping[str, Mappin
 
 
 def rps_equilibrium() -> Mapping[str, float]:
-    """Rock-paper-scissors' only equilibrium: every throw a third of the time."""
+    """The equilibrium of rock-paper-scissors: the uniform distribution."""
     return dict.fromkeys(rps.THROWS, 1 / 3)

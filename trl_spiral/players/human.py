@@ -1,34 +1,33 @@
-"""A seat filled by a person at the terminal."""
+"""A person at the terminal as a player."""
 
 from __future__ import annotations
 
 import sys
 from typing import TextIO
 
-from trl_spiral.text.printable import say
-from trl_spiral.text.prompts import read_move
+from trl_spiral.text.printable import echo
+from trl_spiral.text.replies import read_move
 from trl_spiral.types import Observation, Reply, Request, Turn
 
 
-_ASK_PROGRAM = "Your move, and a line with a dot (.) alone below it:\n"
-_NO_PROGRAM = "That holds no ```python block with a \\boxed{} below it.\n"
+_ASK_PROGRAM = "Your move, then a line with a single dot (.):\n"
+_NO_PROGRAM = "A move is a ```python block with a \\boxed{} below it.\n"
 
 
 class HumanPlayer:
     r"""
-    Shows a person what its seat sees, and reads the moves that they type: `[4]`, `4` or `\boxed{[4]}`. A program is typed
-    over several lines, and ends with a line that is a dot alone.
+    Player that prints observations and reads typed moves: `[4]`, `4` or `\boxed{[4]}`.
 
-    Whoever ends the input (Ctrl-D) has left, and the game ends without a result. Play with `in_flight=1`, or several games
-    talk at once.
+    A program has several lines, and ends with a line that contains only a dot. At the end of the input (Ctrl-D), the
+    player is lost, and the game ends without a result. Play with `in_flight=1`, or the output of several games mixes.
 
     Args:
         name (`str`, defaults to `"human"`):
-            For tables and transcripts.
+            Name in tables and transcripts.
         max_tries (`int`, defaults to `5`):
-            How often a person may type something illegal before the seat forfeits.
+            Attempts to type a legal move before the seat forfeits.
         lines, screen (`TextIO`, *optional*):
-            Where moves are read and what is shown is written; the terminal by default.
+            Input and output. Default: the terminal.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class HumanPlayer:
         self._screen = screen or sys.stdout
 
     def ask(self, observation: Observation) -> Turn | Request:
-        """The turn that a person takes."""
+        """Return the turn that the person types."""
         legal = observation.legal_actions
         news = observation.update if observation.turns else ""
         self._show(f"\n{observation.game}, seat {observation.seat}\n{news or _text(observation)}\n")
@@ -55,17 +54,17 @@ class HumanPlayer:
             typed = line
             if (move := _read(observation, typed)) is not None:
                 return Turn(action=move, text=typed)
-            wrong = _NO_PROGRAM if observation.asks_program else f"{typed!r} is none of the legal moves.\n"
+            wrong = _NO_PROGRAM if observation.asks_program else f"{typed!r} is not a legal move.\n"
             self._show(wrong if typed else "Type a move, or Ctrl-D to leave.\n")
         self._show("That was the last try: this seat forfeits.\n")
         return Turn(action=None, text=typed)
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
-        """Never called: a person asks nothing of an engine."""
-        raise AssertionError(f"{self.name} asked for no reply")
+        """Never called: `ask` makes no requests."""
+        raise AssertionError(f"{self.name} made no request")
 
     def _typed(self, is_program: bool) -> str | None:
-        """What a person types, a line or those before a lone dot; `None` if the input ends first."""
+        """Read a line, or the lines of a program before a single dot. Return `None` if the input ends first."""
         lines: list[str] = []
         while line := self._lines.readline():
             if not is_program:
@@ -76,7 +75,7 @@ class HumanPlayer:
         return None
 
     def _show(self, text: str) -> None:
-        say(text, self._screen, end="")
+        echo(text, self._screen, end="")
 
 
 def _text(observation: Observation) -> str:
@@ -84,7 +83,7 @@ def _text(observation: Observation) -> str:
 
 
 def _read(observation: Observation, typed: str) -> str | None:
-    """The legal move that is meant, brackets or not; where moves cannot be listed, whatever was typed."""
+    """Return the legal move in a line, with or without brackets. Any move is legal if moves cannot be listed."""
     move, legal = read_move(observation, typed), observation.legal_actions
     if move is None or legal is None:
         return move

@@ -1,4 +1,4 @@
-"""A player of liar's dice that goes by the odds and takes every bid at its word."""
+"""A scripted player of liar's dice that plays by probabilities."""
 
 from __future__ import annotations
 
@@ -14,38 +14,36 @@ from trl_spiral.types import Observation
 
 class OddsPlayer(ScriptedPlayer):
     """
-    A player that calls where the last bid is likelier false than its own best bid would be true, and makes that bid
-    otherwise.
+    Player that compares two probabilities: that the last bid is false, and that its own best bid is true. It calls if
+    the first is higher, and bids otherwise.
 
-    The odds are those of dice that it cannot see and of which nobody has said anything: it neither bluffs nor reads bids.
+    Hidden dice are taken as uniform and independent of the bids: it never bluffs, and infers nothing from bids.
 
     Args:
         game (`str`, defaults to `"LiarsDice-v1-5"`):
-            Which of our liar's dice it is to play.
+            One of the package's own liar's dice games.
 
     Raises:
-        ValueError: If that is another game.
+        ValueError: If it is another game.
     """
 
     def __init__(self, game: str = f"{NAME}-5") -> None:
         if not game.startswith(f"{NAME}-"):
-            raise ValueError(
-                f"There is no player by the odds for {game}: it plays {NAME}-1 to {NAME}-5. Use 'random'."
-            )
-        super().__init__("odds", _by_the_odds)
+            raise ValueError(f"There is no 'odds' player for {game}: it plays {NAME}-1 to {NAME}-5. Use 'random'.")
+        super().__init__("odds", _likeliest_move)
 
 
 def chance(bid: tuple[int, int], mine: Sequence[int], hidden: int) -> float:
     """
-    Probability that a bid is true.
+    Compute the probability that a bid is true.
 
     Args:
         bid (`tuple[int, int]`):
             Quantity and face.
         mine (`Sequence[int]`):
-            Faces of the dice that are seen.
+            Faces of the visible dice.
         hidden (`int`):
-            How many are not.
+            Number of hidden dice.
     """
     quantity, face = bid
     missing = max(0, quantity - list(mine).count(face))
@@ -53,7 +51,7 @@ def chance(bid: tuple[int, int], mine: Sequence[int], hidden: int) -> float:
     return float(ways / FACES**hidden)
 
 
-def _by_the_odds(observation: Observation) -> str:
+def _likeliest_move(observation: Observation) -> str:
     present = observation.messages[-1]["content"].rsplit("New round. ", 1)[-1]
     counts = [int(count) for count in re.findall(r"Player \d has (\d)", present)]
     mine = [int(face) for face in present.split("Your dice: ", 1)[1].split(".", 1)[0].split(", ")]
@@ -61,8 +59,8 @@ def _by_the_odds(observation: Observation) -> str:
     bids = [move for move in observation.legal_actions or () if move != CALL]
     odds = {move: chance(_read(move), mine, hidden) for move in bids}
     best = max(odds.values(), default=0.0)
-    said = re.findall(r"^Player \d: (\[Bid: .*\])$", present, re.MULTILINE)
-    if not bids or (said and 1.0 - chance(_read(said[-1]), mine, hidden) > best):
+    earlier = re.findall(r"^Player \d: (\[Bid: .*\])$", present, re.MULTILINE)
+    if not bids or (earlier and 1.0 - chance(_read(earlier[-1]), mine, hidden) > best):
         return CALL
     return random.Random(observation.seed).choice([move for move in bids if odds[move] == best])
 

@@ -1,4 +1,4 @@
-"""A player that looks ahead: Monte Carlo tree search, for any deterministic game of perfect information."""
+"""Monte Carlo tree search, for deterministic games of perfect information."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trl_spiral.types import Observation
 
 @dataclass(slots=True)
 class _Node:
-    """A position: how often it was visited, what its visits were worth to each seat, and the moves tried from it."""
+    """A position: sums of returns by seat, number of visits, and the positions after the moves tried so far."""
 
     values: list[float]
     visits: int = 0
@@ -22,18 +22,18 @@ class _Node:
 
 class MCTSPlayer(ScriptedPlayer):
     """
-    UCT: the bandit rule UCB1 chooses inside the tree, and uniformly random play judges its leaves.
+    Player that searches with UCT ([Kocsis and Szepesvári, 2006](https://doi.org/10.1007/11871842_29)).
 
-    From [Kocsis and Szepesvári, 2006](https://doi.org/10.1007/11871842_29). Every position is rebuilt from the game's
-    start and the moves so far, so the player holds nothing of the match at the table.
+    UCB1 chooses moves inside the tree, and uniformly random games evaluate its leaves. Each search replays the match
+    from the history in the observation, so the player stores no state of the match.
 
     Args:
         game ([`~games.Game`]):
             Deterministic, of perfect information, with legal moves that can be listed.
         simulations (`int`, defaults to `200`):
-            Games played out in thought before each move.
+            Simulated games per move.
         exploration (`float`, defaults to `sqrt(2)`):
-            Weight of UCB1's bonus for moves seldom tried, for returns between -1 and 1.
+            Weight of UCB1's bonus for rarely tried moves, for returns between -1 and 1.
 
     Raises:
         ValueError: If the game cannot be searched, or `simulations` is below 1.
@@ -41,11 +41,11 @@ class MCTSPlayer(ScriptedPlayer):
 
     def __init__(self, game: Game, simulations: int = 200, exploration: float = math.sqrt(2)) -> None:
         if simulations < 1:
-            raise ValueError(f"`simulations` ({simulations}) must be at least 1: nothing would tell the moves apart.")
+            raise ValueError(f"`simulations` ({simulations}) must be at least 1: without one, all moves are equal.")
         if game.traits.stochastic or not game.traits.perfect_information or game.start(0).legal_actions() is None:
             raise ValueError(
-                f"There is no 'mcts' player for {game.name}: the search needs a game without chance or secrets that lists "
-                "its legal moves. Use 'random' or 'equilibrium'."
+                f"There is no 'mcts' player for {game.name}: the search needs a deterministic game of perfect "
+                "information that lists its legal moves. Use 'random' or 'equilibrium'."
             )
         super().__init__(f"mcts-{simulations}", self._search)
         self.game = game
@@ -56,16 +56,16 @@ class MCTSPlayer(ScriptedPlayer):
         rng = random.Random(observation.seed)
         root = self._node()
         for _ in range(self.simulations):
-            # Nothing is left to chance, so any seed starts the same match.
+            # The game is deterministic, so any seed starts the same match.
             match = self.game.start(0)
             for _, move in observation.history:
                 match.apply(move)
             self._simulate(root, match, rng)
-        # The most visited move, since its value is the best known; among equals the first tried, which was random.
+        # The most visited move has the most certain value. Ties go to the move tried first, which was random.
         return max(root.children, key=lambda move: root.children[move].visits)
 
     def _simulate(self, root: _Node, match: Match, rng: random.Random) -> None:
-        """One descent: choose inside the tree, add one node, play out at random, and tell every node on the way."""
+        """Run one simulation: descend the tree, add one node, play randomly to the end, and update the path."""
         path, node, grown = [root], root, False
         while (seat := match.to_move) is not None:
             legal = match.legal_actions() or ()
@@ -88,7 +88,7 @@ class MCTSPlayer(ScriptedPlayer):
                 node.values[seat] += gain
 
     def _most_promising(self, node: _Node, seat: int) -> str:
-        """UCB1, from the side of the seat to move."""
+        """Return the move that UCB1 chooses for the seat to move."""
         log = math.log(node.visits)
 
         def bound(move: str) -> float:

@@ -1,4 +1,4 @@
-"""Perfect players of games that are small enough to be solved."""
+"""Perfect players of solved games: tic-tac-toe and Nim."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NIM = "Nim-v0"
 
 class MinimaxPlayer(ScriptedPlayer):
     """
-    A player that takes any of the moves that keep the value of the game, each as likely as another.
+    Player that chooses uniformly among the moves that keep the value of the game.
 
     Args:
         game (`str`, defaults to `"TicTacToe-v0"`):
             `"TicTacToe-v0"` or `"Nim-v0"`.
 
     Raises:
-        ValueError: If the game is not one of those that are solved here.
+        ValueError: If the game is another one.
     """
 
     def __init__(self, game: str = TICTACTOE) -> None:
         solved = {TICTACTOE: _tictactoe, NIM: _nim}
         if game not in solved:
             raise ValueError(
-                f"There is no minimax player for {game}: only {' and '.join(solved)} are solved here. Use 'mcts' for other "
+                f"There is no minimax player for {game}: only {' and '.join(solved)} are solved. Use 'mcts' for other "
                 "games of perfect information."
             )
         best = solved[game]
@@ -43,10 +43,14 @@ def _tictactoe(observation: Observation) -> tuple[str, ...]:
 
 
 def _nim(observation: Observation) -> tuple[str, ...]:
-    """Moves after which the piles' exclusive or is 0 ([Bouton, 1901](https://doi.org/10.2307/1967631)), if there are any."""
+    """
+    Return the moves after which the exclusive or of the piles is 0, or else all legal moves.
+
+    See [Bouton, 1901](https://doi.org/10.2307/1967631).
+    """
     legal = observation.legal_actions or ()
     takes = [tuple(map(int, move.strip("[]").split())) for move in legal]
-    # A pile may be taken whole, so the largest take from it is its size.
+    # A whole pile may be taken, so the largest legal take is its size.
     piles = {pile: max(take for other, take in takes if other == pile) for pile, _ in takes}
     balance = reduce(xor, piles.values(), 0)
     best = tuple(

@@ -1,4 +1,4 @@
-"""The classic rule for pig: roll up to so many points, then hold."""
+"""A scripted player of pig: roll up to a number of points, then hold."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from trl_spiral.types import Observation
 
 
 PIG_DICE = "PigDice-v0"
-"""Its variants, such as `PigDice-v0-50`, differ in how many points win, which the rules tell."""
+"""Variants such as `PigDice-v0-50` differ in the points that win, which the rules state."""
 
 
 class HoldPlayer(ScriptedPlayer):
     """
-    A player of pig that holds once its turn has brought `points`, or enough to win.
+    Player of pig that holds as soon as its turn total is `points`, or enough to win.
 
-    With 20 points in hand, a roll is worth nothing: a sixth of the time it loses 20, and it brings 2 + 3 + 4 + 5 + 6 = 20
-    a sixth of the time each.
+    With a turn total of 20, a roll gains nothing on average. It loses 20 with probability 1/6. It gains 2, 3, 4, 5 or
+    6 with probability 1/6 each, and these add up to 20.
 
     Args:
         points (`int`, defaults to `20`):
-            At least 1.
+            Turn total at which it holds, at least 1.
         game (`str`, defaults to `"PigDice-v0"`):
-            What it is to play: that or one of its variants.
+            Game to play: `"PigDice-v0"` or one of its variants.
 
     Raises:
-        ValueError: If it would never roll, or is to play another game.
+        ValueError: If `points` is below 1, or it is another game.
     """
 
     def __init__(self, points: int = 20, game: str = PIG_DICE) -> None:
         if game != PIG_DICE and not game.startswith(f"{PIG_DICE}-"):
             raise ValueError(
-                f"There is no player that holds for {game}: it plays {PIG_DICE} and its variants alone. Use 'random'."
+                f"There is no 'hold' player for {game}: it plays only {PIG_DICE} and its variants. Use 'random'."
             )
         if points < 1:
-            raise ValueError(f"`points` ({points}) must be at least 1: nobody wins without a roll. Use 20.")
+            raise ValueError(f"`points` ({points}) must be at least 1: no player wins without a roll. Use 20.")
         super().__init__(f"hold-{points}", self._choose_by_total)
         self.points = points
 
@@ -49,5 +49,5 @@ class HoldPlayer(ScriptedPlayer):
 
 def _number(pattern: str, text: str) -> int:
     found = re.search(pattern, text)
-    assert found is not None, f"no {pattern!r} in what PigDice shows"
+    assert found is not None, f"no {pattern!r} in the observation of PigDice"
     return int(found[1])

@@ -1,4 +1,4 @@
-"""A seat filled by a language model, by way of an engine."""
+"""A language model as a player, through an engine."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from trl_spiral.types import POLICY, Observation, Reply, Request, Sampling, Turn
 
 class PolicyPlayer:
     """
-    Asks a language model for its moves.
+    Player that requests its moves from a language model.
 
     Args:
         renderer ([`~text.prompts.PromptRenderer`]):
             Renders observations for the model's tokenizer and reads its replies.
         sampling ([`~types.Sampling`]):
-            How replies are drawn.
+            Sampling of its replies.
         policy (`str`, defaults to `POLICY`):
-            Whose weights answer.
+            Name of the weights that write the replies.
         conversation (`bool`, defaults to `False`):
-            Whether each prompt carries on from this seat's earlier turns, token for token, so that a whole game fits
-            in one training row. Otherwise each prompt is the observation alone.
+            Whether each prompt continues the seat's earlier turns, token for token, so that a whole game fits in one
+            training row. Otherwise each prompt contains only the observation.
         name (`str`, *optional*):
-            For tables and transcripts; the policy's name by default.
+            Name in tables and transcripts. Default: the policy's.
         constrain_moves (`bool`, defaults to `False`):
             Whether the engine must constrain replies to end in a legal move.
     """
@@ -45,30 +45,30 @@ class PolicyPlayer:
         self._constrain_moves = constrain_moves
 
     def playing_as(self, name: str) -> PolicyPlayer:
-        """The same way of asking and reading, with the weights of another policy, by which it is called."""
+        """Return a copy of this player with the weights and the name of another policy."""
         twin = copy.copy(self)
         twin.policy = twin.name = name
         return twin
 
     def ask(self, observation: Observation) -> Request:
         """
-        The prompt, as token ids.
+        Return the request, with the prompt as token ids.
 
         Raises:
-            ValueError: If moves are to be constrained and the game does not list the legal ones.
+            ValueError: If `constrain_moves` is on and the game does not list its legal moves.
         """
         moves: tuple[str, ...] = ()
         if self._constrain_moves:
             if not observation.legal_actions:
                 raise ValueError(
-                    f"`constrain_moves` needs games that list their legal moves, and {observation.game} does not here. "
+                    f"`constrain_moves` needs games that list their legal moves, and {observation.game} does not. "
                     "Leave it off."
                 )
             moves = observation.legal_actions
         return Request(self._prompt(observation), self.sampling, self.policy, observation.seed, legal_moves=moves)
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
-        """The move in the reply. A truncated or lost reply holds none."""
+        """Return the move in the reply. A truncated or lost reply has no move."""
         text = self.renderer.text(reply.completion_ids)
         truncated, lost = reply.finish_reason == "length", reply.finish_reason == "lost"
         return Turn(

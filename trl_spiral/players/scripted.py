@@ -1,4 +1,4 @@
-"""Players that follow a rule. They take their turns at once and are never trained on."""
+"""Players that follow a rule. They need no engine and are never trained on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trl_spiral.types import Observation, Reply, Request, Turn
 
 class ScriptedPlayer:
     """
-    A player that is a function from an observation to a move.
+    Player that computes its move from the observation.
 
     Args:
         name (`str`):
-            For tables and transcripts.
+            Name in tables and transcripts.
         choose (`Callable[[Observation], str | None]`):
-            The move, or `None` to forfeit. Its only source of randomness is `observation.seed`.
+            Returns the move, or `None` to forfeit. Its only source of randomness is `observation.seed`.
     """
 
     def __init__(self, name: str, choose: Callable[[Observation], str | None]) -> None:
@@ -24,17 +24,17 @@ class ScriptedPlayer:
         self._choose = choose
 
     def ask(self, observation: Observation) -> Turn | Request:
-        """The chosen turn."""
+        """Return the turn."""
         action = self._choose(observation)
         return Turn(action=action, text=action or "")
 
     def answer(self, observation: Observation, request: Request, reply: Reply) -> Turn:
-        """Never called: a scripted player asks nothing of an engine."""
-        raise AssertionError(f"{self.name} asked for no reply")
+        """Never called: `ask` makes no requests."""
+        raise AssertionError(f"{self.name} made no request")
 
 
 class RandomPlayer(ScriptedPlayer):
-    """A player that takes any legal move, each as likely as another."""
+    """Player that chooses uniformly among the legal moves."""
 
     def __init__(self, name: str = "random") -> None:
         super().__init__(name, random_move)
@@ -42,19 +42,19 @@ class RandomPlayer(ScriptedPlayer):
 
 def random_move(observation: Observation) -> str:
     """
-    A uniformly random legal move, drawn from the observation's seed.
+    Draw a uniformly random legal move from the observation's seed.
 
     Raises:
         ValueError: If the game cannot list its legal moves.
     """
     if observation.legal_actions is None:
         raise ValueError(
-            f"{observation.game} cannot list its legal moves, so a random player has nothing to choose from. Use a "
-            "scripted player that knows the game."
+            f"{observation.game} cannot list its legal moves, so a random player cannot choose one. Use a scripted "
+            "player of this game."
         )
     return random.Random(observation.seed).choice(observation.legal_actions)
 
 
 def drawn_move(moves: Mapping[str, float], observation: Observation) -> str:
-    """A move of a strategy, drawn by its probabilities from the observation's seed."""
+    """Draw a move from its probabilities and the observation's seed."""
     return random.Random(observation.seed).choices(tuple(moves), tuple(moves.values()))[0]

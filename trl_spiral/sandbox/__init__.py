@@ -1,23 +1,30 @@
-"""
-Running code that a model wrote: contained, limited, and told nothing that it could cheat with.
+"""Run code that a model wrote, in contained processes with limits."""
 
-Sandboxes are looked up when they are first used, as the helper process imports this package and needs none of them.
-"""
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
-
-from trl_spiral.sandbox.base import Answer, CannotContain, Ending, Job, Limits, Outcome, Sandbox, Trial, Verdict
-
-
-_SANDBOXES = {"BubblewrapSandbox": "bubblewrap", "LocalSandbox": "local", "RemoteSandbox": "remote"}
-
-__all__ = ["Answer", "CannotContain", "Ending", "Job", "Limits", "Outcome", "Sandbox", "Trial", "Verdict", *_SANDBOXES]
+from trl_spiral.sandbox.base import (
+    CallResult,
+    CannotContain,
+    Job,
+    JobResult,
+    Limits,
+    ProgramEnding,
+    Sandbox,
+    Trial,
+    TrialResult,
+)
+from trl_spiral.sandbox.bubblewrap import BubblewrapSandbox
+from trl_spiral.sandbox.local import LocalSandbox
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _SANDBOXES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_SANDBOXES[name]}"), name)
+__all__ = [
+    "BubblewrapSandbox",
+    "CallResult",
+    "CannotContain",
+    "Job",
+    "JobResult",
+    "Limits",
+    "LocalSandbox",
+    "ProgramEnding",
+    "Sandbox",
+    "Trial",
+    "TrialResult",
+]

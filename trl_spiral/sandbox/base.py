@@ -1,4 +1,4 @@
-"""What a sandbox is asked and what it answers: code goes in, plain values come out."""
+"""Requests to a sandbox and its results: code goes in, plain values come out."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import Any, Protocol
 
 
 class CannotContain(RuntimeError):
-    """This machine lacks what it takes to contain a program."""
+    """This machine cannot contain programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """
-    What a program may use.
+    Limits of a program.
 
     Attributes:
         cpu_seconds (`float`, defaults to `2.0`):
             Processor time.
         wall_seconds (`float`, defaults to `3.0`):
-            Time by the clock, asleep or not. It goes by while others have the cores, too: where a machine also trains, keep
-            it several times `cpu_seconds`, or right programs run out of it.
+            Wall-clock time, which also passes while other processes use the cores. On a machine that also trains, set
+            it to several times `cpu_seconds`; otherwise correct programs time out.
         memory_mb (`int`, defaults to `512`):
             Address space, in MiB.
         output_bytes (`int`, defaults to `65536`):
-            What it may print, and the size of all values that it returns, each; on trial, the size of each value.
+            Size of the printed output, and size of all returned values together. In a trial, size of each value.
         readable (`tuple[str, ...]`, defaults to none):
-            Files and folders that it may read, beside Python's own standard library. Folders are also searched for imports.
+            Files and folders that the program may read, in addition to Python's standard library. Folders are also
+            searched for imports.
         writable (`tuple[str, ...]`, defaults to none):
-            Folders that it may write to.
+            Folders that the program may write to.
         threads (`bool`, defaults to `False`):
-            Whether it may start threads.
+            Whether the program may start threads.
 
     Raises:
-        ValueError: If seconds are not in [0.001, 10⁶], memory or output is not a positive whole number, or a path is not
-            absolute.
+        ValueError: If seconds are not in [0.001, 10⁶], memory or output is not a positive whole number, or a path is
+            not absolute.
     """
 
     cpu_seconds: float = 2.0
@@ -51,38 +52,36 @@ class Limits:
         for name in ("cpu_seconds", "wall_seconds"):
             if not 1e-3 <= (seconds := getattr(self, name)) <= 1e6:
                 raise ValueError(
-                    f"`{name}` ({seconds}) must be in [0.001, 1000000]: a program needs some time, and shall end."
+                    f"`{name}` ({seconds}) must be in [0.001, 1000000]: a program needs time, and must end."
                 )
         for name in ("memory_mb", "output_bytes"):
             if type(number := getattr(self, name)) is not int or number < 1:
-                raise ValueError(f"`{name}` ({number}) must be a whole number above 0: a program needs some.")
+                raise ValueError(f"`{name}` ({number}) must be a positive whole number: a program needs some.")
         for path in (*self.readable, *self.writable):
             if not path.startswith("/"):
-                raise ValueError(
-                    f"`{path}` must be an absolute path: a program has no folder of its own to start from."
-                )
+                raise ValueError(f"`{path}` must be an absolute path: a program starts in the root folder.")
 
 
-class Ending(StrEnum):
-    """How a program ended."""
+class ProgramEnding(StrEnum):
+    """The way a program ended."""
 
     FINISHED = "finished"
-    """It ran to its end, or without calls to `sys.exit()` or `sys.exit(0)`; each call has a value or an exception."""
+    """It ran to its end, and each call has a result. Without calls, also `sys.exit()` and `sys.exit(0)`."""
     SYNTAX_ERROR = "syntax_error"
-    """Python could not compile it; wrong indentation is one of these."""
+    """Python could not compile it. Includes wrong indentation."""
     RAISED = "raised"
-    """It raised an exception outside of any call."""
+    """It raised an exception outside the calls."""
     TIMEOUT = "timeout"
-    """It used up its processor time or its time by the clock."""
+    """It reached its processor time or its wall-clock time."""
     OUTPUT_LIMIT = "output_limit"
-    """It printed, or returned, more than it may."""
+    """It printed or returned more than its limit."""
     KILLED = "killed"
-    """A signal or an exit of its own ended it before it had answered: a crash, `os._exit`, a forbidden system call."""
+    """A signal or `os._exit` ended it (a crash, a forbidden system call), or it forged messages."""
 
     @property
     def failed(self) -> bool:
-        """Whether it ended otherwise than by running to its end."""
-        return self is not Ending.FINISHED
+        """`True` unless the program ran to its end."""
+        return self is not ProgramEnding.FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +93,9 @@ class Job:
         code (`str`):
             Python source, run as `__main__`.
         calls (`tuple[str, ...]`, defaults to none):
-            Expressions, such as `"f([1, 2])"`, evaluated after the code, in its names, one after the other.
+            Expressions such as `"f([1, 2])"`, evaluated in order after the code, in its namespace.
         hash_seed (`int`, defaults to `0`):
-            Seed of Python's string hashes (`PYTHONHASHSEED`), on which the order of sets depends.
+            Seed of Python's string hashes (`PYTHONHASHSEED`), which determine the order of sets.
 
     Raises:
         ValueError: If the seed is not in [0, 2³²).
@@ -108,18 +107,18 @@ class Job:
 
     def __post_init__(self) -> None:
         if not 0 <= self.hash_seed < 1 << 32:
-            raise ValueError(f"`hash_seed` ({self.hash_seed}) must be in [0, 2**32): Python takes no other.")
+            raise ValueError(f"`hash_seed` ({self.hash_seed}) must be in [0, 2**32), the range that Python accepts.")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallResult:
     """
-    What one call came to: a value or an exception.
+    The result of one call: a value or an exception.
 
     Attributes:
         value (`Any`):
-            Built of `None`, `bool`, `int`, `float`, `complex`, `str`, `bytes`, `list`, `tuple`, `dict`, `set` and `frozenset`, of
-            exactly these types; `None` if the call raised.
+            `None`, `bool`, `int`, `float`, `complex`, `str`, `bytes`, `list`, `tuple`, `dict`, `set` or `frozenset`,
+            nested as needed and of exactly these types. `None` if the call raised.
         error (`str`, *optional*):
             Name of the exception's class, or `"NotPlain"` for a value of any other type.
     """
@@ -129,30 +128,31 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """
-    What came of a program.
+    The result of a program.
 
-    Nothing in it can be trusted to be true, only to be of these types: the program may have written it itself.
+    The types are guaranteed, the content is not: the program may have forged it.
 
     Attributes:
-        ending ([`Ending`]):
-            How it ended.
+        ending ([`ProgramEnding`]):
+            The way it ended.
         output (`str`):
-            What it printed, on stdout and stderr, up to the limit; bytes that are not UTF-8 are replaced.
-        answers (`tuple[Answer, ...]`):
-            One for each call, in order. Fewer if it ended before.
+            Its stdout and stderr, up to the limit. Bytes that are not UTF-8 are replaced.
+        answers (`tuple[CallResult, ...]`):
+            One for each call, in order; fewer if the program ended early.
         error (`str`, *optional*):
-            Name of the exception's class that ended it (`"ZeroDivisionError"`, `"MemoryError"`), or of the signal (`"SIGSEGV"`).
+            Class name of the exception that ended it (`"ZeroDivisionError"`, `"MemoryError"`), name of the signal
+            (`"SIGSEGV"`), `"exit"` or `"protocol"`.
         message (`str`):
-            The exception's own words, cut to a line.
+            First line of the exception's message.
         cpu_seconds (`float`):
-            Processor time it took, as the kernel counted it.
+            Processor time that the kernel counted.
     """
 
-    ending: Ending
+    ending: ProgramEnding
     output: str = ""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[CallResult, ...] = ()
     error: str | None = None
     message: str = ""
     cpu_seconds: float = 0.0
@@ -161,22 +161,21 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """
-    A program and the tests that it has to pass. The program never shares a process with the tests.
+    A program and its tests. They run in different processes.
 
-    Arguments and values travel as copies, so nothing that the program returns is the very object that it was given.
+    Arguments and values are copied between the processes, so the program never returns the object that it received.
 
     Attributes:
         code (`str`):
-            The program on trial.
+            The program.
         tests (`str`):
-            Python source that the trial trusts: it passes if it runs to its end. It runs contained like the program, in
-            another process.
+            Trusted Python source. The trial passes if it runs to its end. It is contained like the program.
         entry_points (`tuple[str, ...]`):
-            Functions of the program that the tests call. In the tests, each is a stand-in that has the program evaluate the
-            call in its own process and hands over the plain value that came back.
+            Functions of the program that the tests call. In the tests each is a stub: it sends the call to the process
+            of the program and returns the plain value that comes back.
         in_place (`bool`, defaults to `False`):
-            Whether changes that the program makes to its arguments are made to the tests' own, too. Only for tests
-            that look at an argument after the call. Such tests must not compute an expectation from that argument.
+            Whether changes of the arguments in the program are applied in the tests too. Only for tests that check an
+            argument after the call. Such tests must not compute an expected value from that argument.
     """
 
     code: str
@@ -186,41 +185,41 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialResult:
     """
-    Whether a program passed its tests.
+    The result of a trial.
 
     Attributes:
         passed (`bool`):
             Whether the tests ran to their end.
         error (`str`, *optional*):
-            Why not: the class name of the exception that ended the tests (`"AssertionError"`), the program (`"SyntaxError"`,
-            `"NameError"`), or `"Timeout"`, `"OutputLimit"`, `"Killed"`.
-        ending ([`Ending`]):
-            How the program ended.
+            Reason of a failure: class name of the exception that ended the tests (`"AssertionError"`) or the program
+            (`"SyntaxError"`, `"NameError"`), or `"Timeout"`, `"OutputLimit"`, `"Killed"`.
+        ending ([`ProgramEnding`]):
+            The way the program ended.
         output (`str`):
-            What the program printed.
+            Output of the program.
     """
 
     passed: bool
     error: str | None = None
-    ending: Ending = Ending.FINISHED
+    ending: ProgramEnding = ProgramEnding.FINISHED
     output: str = ""
 
 
 class Sandbox(Protocol):
     """
-    Runs programs that nobody has read.
+    Runs untrusted programs. Implement it to run them elsewhere, for example in a service of your own.
 
-    Jobs do not see one another, and a job's outcome does not depend on what else runs. A job that cannot be run for a
-    reason of the sandbox's own (its helper is gone, its server is) raises; what a program does never does.
+    Jobs are isolated from each other, and the result of a job does not depend on other jobs. Failures of the sandbox
+    itself raise; a program cannot cause an exception.
     """
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Runs programs, several at once where there are cores for it. Outcomes in the order of the jobs."""
+    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
+        """Run programs, several at once if there are enough cores. Results are in the order of the jobs."""
 
-    def judge(self, trials: Sequence[Trial]) -> list[Verdict]:
-        """Puts programs to their tests, several at once. Verdicts in the order of the trials."""
+    def judge(self, trials: Sequence[Trial]) -> list[TrialResult]:
+        """Run programs against their tests, several at once. Results are in the order of the trials."""
 
     def close(self) -> None:
-        """Ends the sandbox and every process of it. It may be closed twice, and runs nothing afterwards."""
+        """End the sandbox and its processes. Closing twice is allowed; a closed sandbox runs nothing."""

@@ -1,4 +1,4 @@
-"""The sandbox of this machine with a second wall: namespaces, by bubblewrap (https://github.com/containers/bubblewrap)."""
+"""The local sandbox inside namespaces, by bubblewrap (https://github.com/containers/bubblewrap)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from trl_spiral.sandbox.helper import PYTHON
 from trl_spiral.sandbox.local import LocalSandbox
 
 
-# `--die-with-parent` is meant for the *thread* that started it, which here waits for the program. /proc is for the helper
-# process, and shows no process of outside; programs cannot read it.
+# `--die-with-parent` refers to the *thread* that started it, which here waits for the program. /proc is for the helper
+# process and shows no outside process; programs cannot read it.
 _NAMESPACES = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--proc", "/proc")
-# Where systems keep shared libraries, of which modules of Python's own library need some.
+# Folders of shared libraries, which some modules of the standard library need.
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
-_WAIT = 30.0  # seconds for a program that does nothing
+_WAIT = 30.0  # seconds for an empty program
 
 
 class BubblewrapSandbox(LocalSandbox):
     """
-    Runs programs in contained processes of this machine, each in namespaces of its own besides.
+    Runs programs in contained processes of this machine, each in its own namespaces.
 
-    Whatever [`LocalSandbox`] does holds here, too. In addition a program sees no process but its own and those of its helper,
-    no network device, and no file but Python's library and what the limits name; and each has a new Python process, which
-    shares nothing with another's. That costs the start of one for each program. A trial's tests share the namespaces of the
-    program, though not its process.
+    All guarantees of [`LocalSandbox`] hold. In addition a program sees only its own processes and those of its helper,
+    no network device, and no files except Python's library and the paths in the limits. Each program has a new Python
+    process that shares nothing with others, so each costs the start of one. The tests of a trial run in the namespaces
+    of the program, but in another process.
 
     Args:
         limits ([`Limits`], *optional*):
-            What each program may use.
+            Limits of each program.
         workers (`int`, *optional*):
-            Programs at once; by default one for each core that this process may use, shared with the other ranks of this
-            machine (`LOCAL_WORLD_SIZE`).
+            Number of parallel programs; by default one for each core available to this process, divided by the ranks
+            of this machine (`LOCAL_WORLD_SIZE`).
         allow_degraded (`bool`, defaults to `False`):
-            Whether to do without seccomp where this machine's kernel lacks it. Without Landlock it does, since bubblewrap
-            hides the files as well.
+            Whether to run without seccomp if the kernel lacks it. A missing Landlock is always accepted, since
+            bubblewrap hides the files too.
 
     Raises:
-        CannotContain: If bubblewrap is missing or cannot make namespaces here, or the kernel lacks seccomp, and that is not
-            allowed.
+        CannotContain: If bubblewrap is missing or cannot create namespaces, or if the kernel lacks seccomp and that is
+            not allowed.
         ValueError: If `workers` is not positive, or a path of the limits does not exist.
     """
 
@@ -63,35 +63,35 @@ class BubblewrapSandbox(LocalSandbox):
                 timeout=_WAIT,
             )
         except subprocess.TimeoutExpired:
-            raise CannotContain(f"Bubblewrap has not started Python within {_WAIT:g} seconds.") from None
+            raise CannotContain(f"Bubblewrap did not start Python within {_WAIT:g} seconds.") from None
         if done.returncode != 0:
             raise CannotContain(
-                f"Bubblewrap cannot run Python here ({done.stderr.strip()}). Allow unprivileged user namespaces, in the "
-                "kernel and in the container around us, or use `LocalSandbox` or `RemoteSandbox`."
+                f"Bubblewrap cannot run Python here ({done.stderr.strip()}). Allow unprivileged user namespaces in "
+                "the kernel and in the surrounding container, or use `LocalSandbox`."
             )
         return prefix
 
 
 def command(limits: Limits) -> list[str]:
-    """The command that runs another one in namespaces, up to where that other one begins."""
+    """Return the prefix that makes a command run in namespaces."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise CannotContain(
-            "Bubblewrap is not installed: there is no `bwrap` in PATH. Install your system's package `bubblewrap`, or use "
-            "`LocalSandbox` or `RemoteSandbox`."
+            "Bubblewrap is not installed: there is no `bwrap` in PATH. Install your system's package `bubblewrap`, or "
+            "use `LocalSandbox`."
         )
     return [bwrap, *_NAMESPACES, *_files(limits), "--remount-ro", "/", "--chdir", "/", "--"]
 
 
 def _files(limits: Limits) -> list[str]:
-    """What there is in the new root, which is empty at first."""
+    """Return the options that fill the new root, which is empty at first."""
     options = ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for path in _LIBRARIES:
         if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]  # where all is kept below /usr
+            options += ["--symlink", os.readlink(path), path]  # on systems with all libraries below /usr
         elif os.path.isdir(path):
             options += ["--ro-bind", path, path]
-    # Python itself: its library, its own shared library beside it, and the program, through the link that names it.
+    # Python itself: its library, its shared library next to it, and the program, through the link that names it.
     needed = {os.path.dirname(os.__file__), f"{sys.base_exec_prefix}/{sys.platlibdir}", f"{sys.base_exec_prefix}/lib"}
     for path in sorted(needed):
         options += ["--ro-bind-try", path, path]

@@ -1,4 +1,4 @@
-"""What a contained process does first: it says that it is contained, and only then reads what it has to do."""
+"""First steps of a contained process: it reports that it is contained, then reads its job."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from trl_spiral.sandbox.program import Report
 from trl_spiral.sandbox.values import decode, encode, receive, send
 
 
-MOST_SOURCE = 1 << 30  # bytes of a job; its memory limit is met long before
+MOST_SOURCE = 1 << 30  # bytes of a job; the memory limit is reached long before
 
 
 def serve(fd: int, peer: int | None, limit: int) -> None:
     """
-    Reads a job from a socket, does it, and tells how it ended.
+    Read a job from a socket, run it and report its end.
 
     Args:
         fd (`int`):
             The socket.
         peer (`int`, *optional*):
-            A socket to the other process of a trial.
+            Socket to the other process of a trial.
         limit (`int`):
-            Most bytes that all values may take which the job returns.
+            Maximum size in bytes of all returned values.
     """
     send(fd, encode("contained", 100))
     report = Report(fd, limit)

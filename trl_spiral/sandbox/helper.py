@@ -1,4 +1,4 @@
-"""The parent's side of a helper process and of its children."""
+"""The parent's side of a helper process and its children."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from trl_spiral.sandbox.base import Answer, Ending, Limits, Outcome
+from trl_spiral.sandbox.base import CallResult, JobResult, Limits, ProgramEnding
 from trl_spiral.sandbox.child import MOST_SOURCE
 from trl_spiral.sandbox.program import MOST_WORDS
 from trl_spiral.sandbox.values import Malformed, decode, encode, send, split
 from trl_spiral.sandbox.zygote import COMMAND, REPORT
 
 
-# The helper process gets our modules over its socket, compiled under neutral file names. It imports none from disk,
-# so that neither its memory nor its command line holds the path of an installation or of a virtual environment.
+# The helper process receives our modules over its socket, compiled under neutral file names. It imports none from
+# disk, so neither its memory nor its command line contains the path of an installation or of a virtual environment.
 MODULES = ("values", "base", "libc", "landlock", "seccomp", "kernel", "library", "program", "trial", "child", "zygote")
 LOAD = """
 import marshal, socket, sys, types
@@ -39,14 +39,19 @@ control.detach()
 """
 START = "from trl_spiral.sandbox import zygote; zygote.main()"
 PYTHON: str = sys._base_executable  # type: ignore[attr-defined]
-"""The interpreter without its virtual environment, whose path is not for programs."""
+"""The interpreter outside its virtual environment, whose path is hidden from programs."""
 CHUNK = 1 << 16
-SLACK = 1024  # bytes that messages take beside values
-PER_CALL = 16  # more for each answer
-# The kernel counts processor time in two ways. On a virtual machine with more to do than cores, the one that the limit goes by
-# has been seen a quarter ahead of the one that is reported.
-LATE = 0.5  # of the limit: whom SIGKILL meets after that has met the limit; nobody but the kernel and we can send it
-_LAST = (Ending.FINISHED, Ending.SYNTAX_ERROR, Ending.RAISED, Ending.OUTPUT_LIMIT)  # what a child may say of itself
+SLACK = 1024  # bytes of messages in addition to values
+PER_CALL = 16  # more for each result of a call
+# The kernel counts processor time in two ways. On an overloaded virtual machine, the count used for the limit has been
+# a quarter ahead of the reported one.
+LATE = 0.5  # of the limit: a SIGKILL after that means that the limit was reached; only the kernel and we can send it
+_LAST = (
+    ProgramEnding.FINISHED,
+    ProgramEnding.SYNTAX_ERROR,
+    ProgramEnding.RAISED,
+    ProgramEnding.OUTPUT_LIMIT,
+)  # endings that a child may report
 
 
 class HelperLost(RuntimeError):
@@ -55,17 +60,17 @@ class HelperLost(RuntimeError):
 
 class Child:
     """
-    One contained process, as its parent sees it.
+    The parent's view of one contained process.
 
     Args:
         job (`tuple`):
-            Its job, plain values.
+            Its job, in plain values.
         limits ([`Limits`]):
-            What it may use.
+            Its limits.
         calls (`int`, defaults to `0`):
-            How many answers it owes.
+            Number of calls to evaluate.
         prints (`bool`, defaults to `True`):
-            Whether what it prints is wanted.
+            Whether to collect its output.
     """
 
     def __init__(self, job: tuple[Any, ...], limits: Limits, calls: int = 0, prints: bool = True) -> None:
@@ -78,8 +83,8 @@ class Child:
         self.received = bytearray()
         self.room = limits.output_bytes + SLACK + PER_CALL * calls
         self.contained = False
-        self.answers: list[Answer] = []
-        self.last: tuple[Ending, str | None, str] | None = None
+        self.answers: list[CallResult] = []
+        self.last: tuple[ProgramEnding, str | None, str] | None = None
         self.output = bytearray()
         if prints:
             self.pipe, self.far_pipe = os.pipe()
@@ -87,24 +92,24 @@ class Child:
         else:
             self.pipe, self.far_pipe = -1, os.open(os.devnull, os.O_WRONLY)
         self.too_much = self.malformed = False
-        # Once it has been waited for:
+        # Set when it has been waited for:
         self.status: int | None = None
         self.cpu_seconds = 0.0
         self.out_of_time = False
 
     def hand_over(self) -> list[int]:
-        """The far ends, which the child is to have; close them when it does."""
+        """Return the descriptors for the child. Close them here when the child has them."""
         return [self.far_socket.fileno(), self.far_pipe]
 
     def close_far_ends(self) -> None:
-        """Closes what only the child needs."""
+        """Close the descriptors that only the child needs."""
         self.far_socket.close()
         if self.far_pipe >= 0:
             os.close(self.far_pipe)
             self.far_pipe = -1
 
     def close(self) -> None:
-        """Closes all descriptors."""
+        """Close all descriptors."""
         self.close_far_ends()
         self.socket.close()
         if self.pipe >= 0:
@@ -112,20 +117,20 @@ class Child:
             self.pipe = -1
 
     def write(self) -> None:
-        """Sends of the job what fits now."""
+        """Send as much of the job as fits."""
         try:
             sent = self.socket.send(self.unsent)
         except BlockingIOError:
             return
-        except OSError:  # it is gone: its wait status tells more
+        except OSError:  # it has ended: see its wait status
             sent = len(self.unsent)
         self.unsent = self.unsent[sent:]
 
     def read_socket(self) -> bool:
-        """Takes messages that are there. `False` when none are, now or ever again."""
+        """Read available messages. Return `False` if there are none, or no more to come."""
         try:
             data = self.socket.recv(CHUNK)
-        except OSError:  # nothing there; or reset, by a child that ended without having read its job
+        except OSError:  # nothing there; or reset by a child that ended without reading its job
             return False
         self.received += data
         self.room -= len(data)
@@ -138,7 +143,7 @@ class Child:
         return bool(data) and not self.broken
 
     def read_pipe(self) -> bool:
-        """Takes output that is there. `False` when none is, now or ever again."""
+        """Read available output. Return `False` if there is none, or no more to come."""
         try:
             data = os.read(self.pipe, CHUNK)
         except BlockingIOError:
@@ -149,7 +154,7 @@ class Child:
         return bool(data) and not self.broken
 
     def drain(self) -> None:
-        """Takes all that it left behind; it has ended, so that no more comes."""
+        """Read everything that is left of a child that has ended."""
         while not self.broken and self.read_socket():
             pass
         while not self.broken and self.pipe >= 0 and self.read_pipe():
@@ -161,63 +166,63 @@ class Child:
                 self.contained = True
                 return
             case (True, value) if self.contained and self.last is None and len(self.answers) < self.calls:
-                self.answers.append(Answer(value))
+                self.answers.append(CallResult(value))
                 return
             case (False, str(error)) if self.contained and self.last is None and len(self.answers) < self.calls:
-                self.answers.append(Answer(error=_printable(error)))
+                self.answers.append(CallResult(error=_printable(error)))
                 return
-            case (str(ending), str(error), str(words)) if self.contained and self.last is None:
-                if ending in _LAST and (ending != Ending.FINISHED or len(self.answers) == self.calls):
-                    self.last = (Ending(ending), _printable(error) or None, _printable(words))
+            case (str(ending), str(error), str(message)) if self.contained and self.last is None:
+                if ending in _LAST and (ending != ProgramEnding.FINISHED or len(self.answers) == self.calls):
+                    self.last = (ProgramEnding(ending), _printable(error) or None, _printable(message))
                     return
-        raise Malformed("a child says what it cannot have to say")
+        raise Malformed("a child sent an unexpected message")
 
     @property
     def broken(self) -> bool:
-        """Whether it has said too much, or nonsense, and is to be killed."""
+        """`True` if it has sent too much or malformed messages. It must then be killed."""
         return self.too_much or self.malformed
 
-    def outcome(self) -> Outcome:
+    def result(self) -> JobResult:
         """
-        What came of it, after it has ended.
+        Return its result, after it has ended.
 
         Raises:
-            HelperLost: If it has never been contained.
+            HelperLost: If it ended before it was contained.
         """
-        ending, error, words = self._ending()
+        ending, error, message = self._ending()
         output = self.output.decode("utf-8", "replace")
-        return Outcome(ending, output, tuple(self.answers), error, words, self.cpu_seconds)
+        return JobResult(ending, output, tuple(self.answers), error, message, self.cpu_seconds)
 
-    def _ending(self) -> tuple[Ending, str | None, str]:
-        assert self.status is not None, "it has not ended yet"
+    def _ending(self) -> tuple[ProgramEnding, str | None, str]:
+        assert self.status is not None, "the child has not ended yet"
         if self.too_much:
-            return Ending.OUTPUT_LIMIT, None, ""
+            return ProgramEnding.OUTPUT_LIMIT, None, ""
         if self.out_of_time:
-            return Ending.TIMEOUT, None, ""
+            return ProgramEnding.TIMEOUT, None, ""
         if not self.contained:
-            why = self.output[:MOST_WORDS].decode("utf-8", "replace")
-            raise HelperLost(f"A child of the sandbox ended before it was contained ({why or 'it has not said why'}).")
+            reason = self.output[:MOST_WORDS].decode("utf-8", "replace") or "no reason given"
+            raise HelperLost(f"A child of the sandbox ended before it was contained ({reason}).")
         if self.malformed:
-            return Ending.KILLED, "protocol", ""
+            return ProgramEnding.KILLED, "protocol", ""
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
             if number == signal.SIGKILL and self.cpu_seconds > LATE * self.limits.cpu_seconds:
-                return Ending.TIMEOUT, None, ""
+                return ProgramEnding.TIMEOUT, None, ""
             name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
-            return Ending.KILLED, name, ""
+            return ProgramEnding.KILLED, name, ""
         if self.last is None or self.status != 0:
-            return Ending.KILLED, "exit", ""
+            return ProgramEnding.KILLED, "exit", ""
         return self.last
 
 
 def _printable(text: str) -> str:
-    """What a program says of itself, cut short and without what UTF-8 lacks: it will be printed and logged."""
+    """Return a program's text truncated and as valid UTF-8, to be printed and logged."""
     return text[:MOST_WORDS].encode("utf-8", "replace").decode()
 
 
 @cache
 def _modules() -> bytes:
-    """Return the helper's modules as pairs of name and code, in the order in which they import one another."""
+    """Return the helper's modules as pairs of name and code, in the order of their imports."""
     folder = files("trl_spiral.sandbox")
     sources = dict.fromkeys(("trl_spiral", "trl_spiral.sandbox"), "__path__ = []")
     sources |= {f"trl_spiral.sandbox.{name}": (folder / f"{name}.py").read_text("utf-8") for name in MODULES}
@@ -226,11 +231,11 @@ def _modules() -> bytes:
 
 class Helper:
     """
-    A helper process, and what has been heard of its children.
+    A helper process and the reports about its children.
 
     Args:
         limits ([`Limits`]):
-            What a program may use.
+            Limits of a program.
         hash_seed (`int`):
             Seed of string hashes.
         prefix (`Sequence[str]`, defaults to none):
@@ -240,8 +245,8 @@ class Helper:
     def __init__(self, limits: Limits, hash_seed: int, prefix: Sequence[str] = ()) -> None:
         self.control, far = socket.socketpair()
         with far:
-            # No warnings: what Python thinks of a program is not what the program prints, and changes with its version.
-            # `-I` is `-E -P -s`, and would ignore the seed; with no environment but the seed, `-E` adds nothing.
+            # No warnings: Python's own messages are not output of the program, and change with its version. `-I` is
+            # `-E -P -s` and would ignore the seed; the environment contains only the seed, so `-E` adds nothing.
             options = ["-P", "-s", "-S", "-B", "-W", "ignore"]
             try:
                 self.process = subprocess.Popen(
@@ -250,37 +255,37 @@ class Helper:
                     pass_fds=[far.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,  # and errors, as soon as it has started
-                    start_new_session=True,  # an interrupt from the keyboard is for the trainer to handle
+                    start_new_session=True,  # the trainer handles an interrupt from the keyboard
                 )
             except BaseException:  # too many processes or descriptors
                 self.control.close()
                 raise
-        with suppress(BrokenPipeError):  # it has ended already, which the first command finds out
+        with suppress(BrokenPipeError):  # it has ended already; the first command fails
             send(self.control.fileno(), _modules())
             send(self.control.fileno(), encode(asdict(limits), CHUNK))
         self.children: dict[int, Child] = {}
         self.started = 0
-        self.heard = bytearray()
+        self.received = bytearray()
 
     def fork(self, child: Child, wall_seconds: float, *more: int) -> None:
-        """Has it fork a child, which gets its far ends and what descriptors are named besides."""
+        """Fork a child that inherits its own descriptors and those in `more`."""
         self.children[self.started] = child
         self._command(b"F", self.started, wall_seconds, child.hand_over() + list(more))
         child.close_far_ends()
         self.started += 1
 
     def kill(self, child: Child) -> None:
-        """Has it kill a child."""
+        """Kill a child."""
         for number, each in self.children.items():
             if each is child:
                 self._command(b"K", number, 0.0, [])
 
-    def hear(self) -> None:
+    def read_reports(self) -> None:
         """
-        Takes what it reports: children that have ended.
+        Read the reports of children that have ended.
 
         Raises:
-            HelperLost: If it has ended itself.
+            HelperLost: If the helper process has ended.
         """
         try:
             data = self.control.recv(CHUNK)
@@ -288,10 +293,10 @@ class Helper:
             data = b""
         if not data:
             raise HelperLost("The helper process of the sandbox has ended.")
-        self.heard += data
-        while len(self.heard) >= REPORT.size:
-            number, status, cpu_seconds, out_of_time = REPORT.unpack_from(self.heard)
-            del self.heard[: REPORT.size]
+        self.received += data
+        while len(self.received) >= REPORT.size:
+            number, status, cpu_seconds, out_of_time = REPORT.unpack_from(self.received)
+            del self.received[: REPORT.size]
             child = self.children.pop(number)
             child.status, child.cpu_seconds, child.out_of_time = status, cpu_seconds, out_of_time
 
@@ -302,7 +307,7 @@ class Helper:
             raise HelperLost("The helper process of the sandbox has ended.") from error
 
     def close(self) -> None:
-        """Ends it and its children."""
+        """End the helper process and its children."""
         self.control.close()
         try:
             self.process.wait(timeout=5)

@@ -1,9 +1,9 @@
 """
-What the kernel enforces on a process that contains itself, and what this kernel can enforce.
+The kernel's limits on a process that contains itself, and the features of this kernel.
 
-Written on ctypes. `pyseccomp` needs a C library (libseccomp) that clusters and slim images lack; `landlock` is a pre-release
-that knows no scopes. Both live in site-packages, which the helper process leaves out on purpose, and what we need of each is
-a page of constants.
+Written on ctypes. `pyseccomp` needs a C library (libseccomp) that clusters and slim images lack; `landlock` is a
+pre-release without scopes. Both live in site-packages, which the helper process does not load, and we need only a page
+of constants of each.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _CLOCK_PROCESS_CPUTIME_ID = 2
 _NUMBERS = {"x86_64": (126, 222, 223), "aarch64": (91, 107, 110)}
 
 MOST_DESCRIPTORS = 64
-STACK = 8 << 20  # bytes; a recursion that the C stack cannot hold shall end here and not at the memory limit
+STACK = 8 << 20  # bytes; a recursion that overflows the C stack ends here and not at the memory limit
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """
-    One thing that the kernel can do to contain a program.
+    One feature of the kernel that contains programs.
 
     Attributes:
         name (`str`):
-            What it is called.
+            Its name.
         found (`str`, *optional*):
             Its version, or `"yes"`; `None` if this kernel lacks it.
         needed (`bool`):
             Whether programs are refused without it.
         cost (`str`):
-            What a program may do where it lacks.
+            Consequence of its absence.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Layer:
 
 
 def features() -> tuple[Layer, ...]:
-    """What this machine's kernel can do to contain a program."""
+    """Return the features of this machine's kernel that contain programs."""
     linux = sys.platform == "linux"
     abi = landlock.version() if linux else 0
     filters = linux and seccomp.is_there()
@@ -81,63 +81,63 @@ def features() -> tuple[Layer, ...]:
             f"Landlock's network rules (version {landlock.NETWORK_SINCE})",
             "yes" if abi >= landlock.NETWORK_SINCE else None,
             False,
-            "nothing where seccomp is there, which allows no such socket: a second wall",
+            "nothing if seccomp is there, which allows no such socket: a second wall",
         ),
         Layer(
             f"Landlock's scopes (version {landlock.SCOPES_SINCE})",
             "yes" if abi >= landlock.SCOPES_SINCE else None,
             False,
-            "nothing where seccomp is there, which allows no signals to others: a second wall",
+            "nothing if seccomp is there, which allows no signals to others: a second wall",
         ),
     )
 
 
 def check(limits: Limits, allow_degraded: bool) -> None:
     """
-    Refuses a machine whose kernel cannot contain programs.
+    Check that the kernel of this machine can contain programs.
 
     Raises:
-        CannotContain: If it lacks something, and that is not allowed.
+        CannotContain: If a feature is missing and that is not allowed.
     """
     lacking = [layer for layer in features() if layer.needed and layer.found is None]
     if sys.platform != "linux":
         raise CannotContain(
-            f"`LocalSandbox` needs Linux with seccomp and Landlock, and this is {platform.system()}. Run programs on another "
-            "machine with `RemoteSandbox`."
+            f"`LocalSandbox` needs Linux with seccomp and Landlock, and this is {platform.system()}. Train on a "
+            "Linux machine, or pass a `Sandbox` of your own."
         )
     if lacking and not allow_degraded:
         raise CannotContain(
             f"This kernel lacks {' and '.join(layer.name for layer in lacking)}, and "
-            f"{' and '.join(layer.cost for layer in lacking)}. Use `BubblewrapSandbox` or `RemoteSandbox`, or "
+            f"{' and '.join(layer.cost for layer in lacking)}. Use `BubblewrapSandbox`, or "
             "accept that with `allow_degraded=True`; `trl-spiral doctor` shows all."
         )
     if limits.writable and 0 < landlock.version() < landlock.TRUNCATE_SINCE and not allow_degraded:
         raise CannotContain(
             f"`writable` needs version {landlock.TRUNCATE_SINCE} of Landlock, and this kernel has version "
             f"{landlock.version()}: a program could empty every file that you can write to. Leave it out, use "
-            "`BubblewrapSandbox` or `RemoteSandbox`, or accept that with `allow_degraded=True`."
+            "`BubblewrapSandbox`, or accept that with `allow_degraded=True`."
         )
 
 
 class Container:
     """
-    What a child is put into. Built once in the helper process, which gives up its own privileges for it, and entered by
-    each child.
+    The containment of a child. The helper process builds it once, which drops the helper's own privileges, and each
+    child enters it.
 
     Args:
         limits ([`Limits`]):
-            What a program may use.
+            Limits of a program.
     """
 
     def __init__(self, limits: Limits) -> None:
-        import resource  # not on Windows, where this module is imported to say so
+        import resource  # Windows lacks it, but imports this module for the error message
 
         self.limits = limits
         self.helper = os.getpid()
-        self.rules = landlock.build(limits.readable, limits.writable) if landlock.version() else None
-        self.filter = seccomp.build(bool(limits.writable), limits.threads) if seccomp.is_there() else None
-        # Where memory runs out, the kernel is to end a program and not the trainer, which holds more of it.
-        with suppress(OSError):  # as where /proc is mounted read-only
+        self.rules = landlock.build_rules(limits.readable, limits.writable) if landlock.version() else None
+        self.filter = seccomp.build_filter(bool(limits.writable), limits.threads) if seccomp.is_there() else None
+        # If memory runs out, the kernel must end a program and not the trainer, which uses more of it.
+        with suppress(OSError):  # for example if /proc is mounted read-only
             Path("/proc/self/oom_score_adj").write_text("1000")
         _drop_capabilities()
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -156,8 +156,8 @@ class Container:
             resource.RLIMIT_MEMLOCK: 0,
         }
         if not limits.threads:
-            wanted[resource.RLIMIT_NPROC] = 0  # void for root, whom seccomp stops
-        # What is limited already, as by a batch system, cannot be raised.
+            wanted[resource.RLIMIT_NPROC] = 0  # without effect for root, which seccomp stops
+        # Existing limits, for example of a batch system, cannot be raised.
         hard = {which: resource.getrlimit(which)[1] for which in wanted}
         self.resources = {
             which: most if hard[which] == resource.RLIM_INFINITY else min(most, hard[which])
@@ -165,28 +165,28 @@ class Container:
         }
 
     def enter(self, keep: list[int]) -> None:
-        """Contains the calling process, for good, and closes its descriptors beside the standard ones and those to keep."""
+        """Contain the calling process irrevocably. Close all descriptors but the standard ones and `keep`."""
         import resource
 
         os.setsid()
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self.helper:  # it ended before that was set
+        if os.getppid() != self.helper:  # the helper ended before the option was set
             leave(1)
         for which, most in self.resources.items():
             resource.setrlimit(which, (most, most))
         if self.rules is not None:
-            landlock.restrict(self.rules)
+            landlock.apply_rules(self.rules)
         _close_all_but(keep)
         _kill_after(self.limits.cpu_seconds)
         if self.filter is not None:
-            seccomp.restrict(self.filter)
+            seccomp.install_filter(self.filter)
 
 
 def _drop_capabilities() -> None:
     for capability in range(64):
         try:
             prctl(_PR_CAPBSET_DROP, capability)
-        except OSError:  # no more of them, or no right to: then there are none
+        except OSError:  # no more capabilities, or no right to drop them: then there are none
             break
     if numbers := _NUMBERS.get(platform.machine()):
         header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
@@ -202,7 +202,7 @@ def _close_all_but(keep: list[int]) -> None:
 
 
 def _kill_after(seconds: float) -> None:
-    """Has the kernel kill this process when it has used so much processor time; its limit on that counts whole seconds."""
+    """Have the kernel kill this process after some processor time. The resource limit counts whole seconds only."""
     if numbers := _NUMBERS.get(platform.machine()):
         timer = ctypes.create_string_buffer(4)
         event = struct.pack("=Qii48x", 0, signal.SIGKILL, 0)  # struct sigevent

@@ -1,7 +1,7 @@
 """
-Which files a program may open, through Landlock (https://docs.kernel.org/userspace-api/landlock.html).
+The files that a program may open, by Landlock (https://docs.kernel.org/userspace-api/landlock.html).
 
-Nothing but what is named here. Without it a program could read what its user can: keys, data sets, `/proc`.
+All others are denied. Without Landlock a program could read all files of its user: keys, datasets, `/proc`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 _REFER = 1 << 13  # moving a file from one folder to another
 _FOR_WRITING = _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER
-_FILE_RIGHTS_SINCE = {1: 13, 2: 14, 3: 15, 5: 16}  # how many rights on files there are, from which version on
+_FILE_RIGHTS_SINCE = {1: 13, 2: 14, 3: 15, 5: 16}  # number of rights on files, by the version that added them
 NETWORK_SINCE, SCOPES_SINCE, TRUNCATE_SINCE = 4, 6, 3
 
 
 def version() -> int:
-    """Version of Landlock's interface in this kernel, or 0 if it has none or has it switched off."""
+    """Return the version of Landlock in this kernel; 0 if it is missing or disabled."""
     try:
         return system_call(_CREATE_RULESET, None, 0, _VERSION)
     except OSError:
         return 0
 
 
-def build(readable: tuple[str, ...], writable: tuple[str, ...]) -> int:
+def build_rules(readable: tuple[str, ...], writable: tuple[str, ...]) -> int:
     """
-    Rules that allow the standard library, and the paths that are named.
+    Build rules that allow the standard library and the given paths.
 
     Returns:
-        `int`: A descriptor, to be given to [`restrict`].
+        `int`: A descriptor for [`apply_rules`].
     """
     abi = version()
     files = (1 << max(rights for since, rights in _FILE_RIGHTS_SINCE.items() if since <= abi)) - 1
@@ -48,7 +48,7 @@ def build(readable: tuple[str, ...], writable: tuple[str, ...]) -> int:
     scopes = 0b11 if abi >= SCOPES_SINCE else 0  # abstract unix sockets of others, signals to others
     handled = struct.pack("=QQQ", files, network, scopes)
     rules = system_call(_CREATE_RULESET, ctypes.c_char_p(handled), len(handled), 0)
-    # Not the library's own folder: a right to list it would hold for all below, site-packages included.
+    # Not the library's own folder: a right to list it would hold for all folders below, including site-packages.
     for path in (*standard_library(), *map(Path, readable)):
         _allow(rules, path, _READ_FILE | _READ_DIR)
     for path in map(Path, writable):
@@ -56,20 +56,20 @@ def build(readable: tuple[str, ...], writable: tuple[str, ...]) -> int:
     return rules
 
 
-def restrict(rules: int) -> None:
-    """Puts the calling process under rules, for good."""
+def apply_rules(rules: int) -> None:
+    """Apply rules to the calling process irrevocably."""
     system_call(_RESTRICT_SELF, rules, 0)
 
 
 def standard_library() -> Iterator[Path]:
-    """What lies in the standard library's folders, third-party packages excepted, and C libraries."""
+    """Yield the paths in the standard library's folders, except third-party packages, and C libraries."""
     for folder in map(Path, sys.path):
         if folder.is_dir():
             yield from (path for path in folder.iterdir() if path.name not in ("site-packages", "dist-packages"))
         else:
-            yield folder  # the zipped one, which hardly any Python has
-    # Of extension modules, such as libffi of `ctypes`: they lie where libc lies, or beside Python. Files and not folders, as
-    # below a folder of libraries there may be anything, such as site-packages.
+            yield folder  # a zipped library
+    # C libraries of extension modules, such as libffi of `ctypes`: next to libc, or next to Python. Files and not
+    # folders, since a folder of libraries may contain anything, such as site-packages.
     mapped = (line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines())
     folders = {Path(path).parent for path in mapped if ".so" in path and "lib-dynload" not in path}
     for folder in {*folders, Path(sys.base_prefix, "lib")}:
@@ -83,7 +83,7 @@ def _allow(rules: int, path: Path, rights: int) -> None:
         return
     try:
         if not path.is_dir():
-            rights &= _READ_FILE | _WRITE_FILE | _TRUNCATE  # what a file can have
+            rights &= _READ_FILE | _WRITE_FILE | _TRUNCATE  # the rights that apply to files
         rule = struct.pack("=Qi", rights, beneath)
         system_call(_ADD_RULE, rules, _PATH_BENEATH, ctypes.c_char_p(rule), 0)
     finally:

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for."""
+"""System calls without a function in Python."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def _library() -> ctypes.CDLL:
 
 def system_call(number: int, *arguments: int | ctypes.c_char_p | ctypes.Array[ctypes.c_char] | None) -> int:
     """
-    Makes a system call; whole numbers travel as machine words.
+    Make a system call. Integers are passed as machine words.
 
     Raises:
-        OSError: If it fails.
+        OSError: If the call fails.
     """
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     return _checked(_library().syscall(ctypes.c_long(number), *words))
@@ -25,17 +25,17 @@ def system_call(number: int, *arguments: int | ctypes.c_char_p | ctypes.Array[ct
 
 def prctl(option: int, *arguments: int | ctypes.c_char_p) -> int:
     """
-    Asks something of the kernel about the calling process.
+    Change or query an attribute of the calling process.
 
     Raises:
-        OSError: If it is refused.
+        OSError: If the call fails.
     """
     words = [ctypes.c_ulong(each) if isinstance(each, int) else each for each in arguments]
     return _checked(_library().prctl(option, *words, *[ctypes.c_ulong(0)] * (4 - len(words))))
 
 
 def leave(status: int) -> None:
-    """Ends this process at once: no handlers, no flushing."""
+    """End this process at once, without handlers or flushing."""
     _library()["_exit"](status)
 
 

@@ -1,4 +1,4 @@
-"""Imports from the standard library, whose folder may not be listed."""
+"""Imports from the standard library without listing its folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from importlib.util import spec_from_file_location
 
 class LibraryFinder:
     """
-    Find the modules of a folder by asking for each file by name.
+    Find the modules of a folder by their file names.
 
-    Python's own finder lists the folder. Landlock would have to allow that for everything below, site-packages
-    included.
+    Python's own finder lists the folder. Landlock would have to allow that for all folders below, including
+    site-packages.
     """
 
     def __init__(self, folder: str) -> None:
@@ -29,7 +29,7 @@ class LibraryFinder:
 
 
 def install() -> None:
-    """Have this process find the modules of all folders that are now in `sys.path` without listing them."""
+    """Find the modules in the folders of `sys.path` without listing them, from now on in this process."""
     folders = frozenset(filter(os.path.isdir, sys.path))
 
     def hook(folder: str) -> LibraryFinder:

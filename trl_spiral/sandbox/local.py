@@ -1,4 +1,4 @@
-"""The sandbox of this machine: no Docker, no root, no network; a fork and some system calls per program."""
+"""The sandbox of this machine, without Docker, root or network: a fork and some system calls for each program."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from trl_spiral.sandbox.base import Ending, Job, Limits, Outcome, Trial, Verdict
+from trl_spiral.sandbox.base import Job, JobResult, Limits, ProgramEnding, Trial, TrialResult
 from trl_spiral.sandbox.helper import Child, Helper, HelperLost
 from trl_spiral.sandbox.kernel import check
 
 
-MOST_SEEDS = 4  # hash seeds for which a worker keeps a helper process
+MOST_SEEDS = 4  # hash seeds, and so helper processes, of a worker
 GRACE = 30.0  # seconds beyond the wall limit after which a helper process counts as lost
-TESTS_WAIT = 0.5  # seconds that tests may take beyond their program, so that it is the program's limit that is met
-NAMES = {Ending.TIMEOUT: "Timeout", Ending.OUTPUT_LIMIT: "OutputLimit", Ending.KILLED: "Killed"}
+TESTS_WAIT = 0.5  # seconds that tests may take longer than their program, so that the program's limit applies
+NAMES = {ProgramEnding.TIMEOUT: "Timeout", ProgramEnding.OUTPUT_LIMIT: "OutputLimit", ProgramEnding.KILLED: "Killed"}
 
 
 class LocalSandbox:
@@ -31,21 +31,21 @@ class LocalSandbox:
 
     Args:
         limits ([`Limits`], *optional*):
-            What each program may use.
+            Limits of each program.
         workers (`int`, *optional*):
-            Programs at once; by default one for each core that this process may use, shared with the other ranks of this
-            machine (`LOCAL_WORLD_SIZE`).
+            Number of parallel programs; by default one for each core available to this process, divided by the ranks
+            of this machine (`LOCAL_WORLD_SIZE`).
         allow_degraded (`bool`, defaults to `False`):
-            Whether to do without what this machine's kernel lacks.
+            Whether to run without the features that the kernel lacks.
 
     Attributes:
         limits ([`Limits`]):
-            What each program may use.
+            Limits of each program.
         workers (`int`):
-            Programs at once.
+            Number of parallel programs.
 
     Raises:
-        CannotContain: If the kernel lacks something, and that is not allowed.
+        CannotContain: If the kernel lacks a feature and that is not allowed.
         ValueError: If `workers` is not positive, or a path of the limits does not exist.
     """
 
@@ -54,12 +54,12 @@ class LocalSandbox:
         check(self.limits, allow_degraded)
         for path in (*self.limits.readable, *self.limits.writable):
             if not os.path.exists(path):
-                raise ValueError(f"`{path}` does not exist: make it before programs are to use it.")
+                raise ValueError(f"`{path}` does not exist: create it before programs use it.")
         if workers is None:
             ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) or 1
             workers = max(1, len(os.sched_getaffinity(0)) // ranks)
         if workers < 1:
-            raise ValueError(f"`workers` ({workers}) must be at least 1: somebody has to run the programs.")
+            raise ValueError(f"`workers` ({workers}) must be at least 1: programs run in workers.")
         self.workers = workers
         prefix = self._prefix()
         self._workers = [Worker(self.limits, prefix) for _ in range(workers)]
@@ -68,35 +68,35 @@ class LocalSandbox:
         weakref.finalize(self, _close, self._workers)
 
     def _prefix(self) -> Sequence[str]:
-        """Command that starts helper processes, each for one job or trial. Without one, they are used again and again."""
+        """Return the command prefix of helper processes, each for one item. Without a prefix they are reused."""
         return ()
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """
-        Runs programs, as many at once as there are workers.
+        Run programs, as many in parallel as there are workers.
 
         Returns:
-            `list[Outcome]`: In the order of the jobs.
+            `list[JobResult]`: In the order of the jobs.
 
         Raises:
-            RuntimeError: If the sandbox is closed, or a helper process was lost twice over the same job.
+            RuntimeError: If the sandbox is closed, or a helper process was lost twice with the same job.
         """
-        return [outcomes[0] for outcomes in self._work(jobs)]
+        return [results[0] for results in self._work(jobs)]
 
-    def judge(self, trials: Sequence[Trial]) -> list[Verdict]:
+    def judge(self, trials: Sequence[Trial]) -> list[TrialResult]:
         """
-        Puts programs to their tests, as many at once as there are workers.
+        Run programs against their tests, as many in parallel as there are workers.
 
         Returns:
-            `list[Verdict]`: In the order of the trials.
+            `list[TrialResult]`: In the order of the trials.
 
         Raises:
-            RuntimeError: If the sandbox is closed, or a helper process was lost twice over the same trial.
+            RuntimeError: If the sandbox is closed, or a helper process was lost twice with the same trial.
         """
-        return [verdict(*outcomes) for outcomes in self._work(trials)]
+        return [_trial_result(*results) for results in self._work(trials)]
 
     def close(self) -> None:
-        """Ends every process of the sandbox. It may be closed twice, and runs nothing afterwards."""
+        """End every process of the sandbox. Closing twice is allowed; a closed sandbox runs nothing."""
         with self._lock:
             self._closed = True
             _close(self._workers)
@@ -109,11 +109,11 @@ class LocalSandbox:
     ) -> None:
         self.close()
 
-    def _work(self, items: Sequence[Job] | Sequence[Trial]) -> list[list[Outcome]]:
+    def _work(self, items: Sequence[Job] | Sequence[Trial]) -> list[list[JobResult]]:
         with self._lock:
             if self._closed:
-                raise RuntimeError("This sandbox is closed. Open another.")
-            results: list[list[Outcome]] = [[] for _ in items]
+                raise RuntimeError("This sandbox is closed. Open a new one.")
+            results: list[list[JobResult]] = [[] for _ in items]
             waiting: deque[tuple[int, Job | Trial]] = deque(enumerate(items))
             lost: set[int] = set()
             with selectors.DefaultSelector() as selector:
@@ -143,29 +143,29 @@ class LocalSandbox:
 
 class Worker:
     """
-    Does one job or trial at a time.
+    Runs one job or trial at a time.
 
     Args:
         limits ([`Limits`]):
-            What each program may use.
+            Limits of each program.
         prefix (`Sequence[str]`):
-            Command that starts helper processes, each for one item only; none if empty.
+            Command prefix of helper processes, each for one item. If it is empty, they are reused.
     """
 
     def __init__(self, limits: Limits, prefix: Sequence[str]) -> None:
         self.limits = limits
         self.prefix = prefix
-        self.helpers: dict[int, Helper] = {}  # by hash seed, the one used last at the end
+        self.helpers: dict[int, Helper] = {}  # by hash seed; the most recently used is last
         self.children: list[Child] = []
         self.busy = False
         self.owner = os.getpid()
 
     def start(self, index: int, item: Job | Trial, selector: selectors.BaseSelector) -> None:
-        """Forks the children of an item. What becomes of them is heard through the selector."""
+        """Fork the children of an item. Their events arrive through the selector."""
         if self.owner != os.getpid():
             self.close()
             self.owner = os.getpid()
-        self.helper = self._helper(item.hash_seed if isinstance(item, Job) else 0)  # which may fail to start
+        self.helper = self._helper(item.hash_seed if isinstance(item, Job) else 0)  # raises if it cannot start
         self.busy, self.index, self.selector = True, index, selector
         self.lost: HelperLost | None = None
         self.deadline = time.monotonic() + self.limits.wall_seconds + GRACE
@@ -177,7 +177,7 @@ class Worker:
 
     def _helper(self, seed: int) -> Helper:
         helper = self.helpers.pop(seed) if seed in self.helpers else Helper(self.limits, seed, self.prefix)
-        self.helpers[seed] = helper  # at the end again
+        self.helpers[seed] = helper  # moved to the end
         if len(self.helpers) > MOST_SEEDS:
             self.helpers.pop(next(iter(self.helpers))).close()
         return helper
@@ -196,7 +196,7 @@ class Worker:
 
     def _add(self, child: Child) -> None:
         self.children.append(child)
-        child.write()  # before it is forked: its time is not spent on waiting for its job
+        child.write()  # before the fork, so that waiting for the job costs no time
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.unsent else 0)
         self.selector.register(child.socket, events, partial(self._on_socket, child))
         if child.pipe >= 0:
@@ -204,7 +204,7 @@ class Worker:
 
     def _on_report(self, fd: int, events: int) -> None:
         try:
-            self.helper.hear()
+            self.helper.read_reports()
         except HelperLost as error:
             self.lost = error
 
@@ -229,33 +229,33 @@ class Worker:
                 self.lost = error
 
     def is_done(self) -> bool:
-        """Whether all children have ended, or nothing can be heard of them any more."""
+        """Return whether all children have ended or the helper is lost."""
         if not self.busy:
             return False
         if time.monotonic() > self.deadline:
-            self.lost = HelperLost("The helper process of the sandbox does not answer.")
+            self.lost = HelperLost("The helper process of the sandbox does not respond.")
         return self.lost is not None or all(child.status is not None for child in self.children)
 
-    def finish(self) -> list[Outcome]:
+    def finish(self) -> list[JobResult]:
         """
-        The outcomes of all children, and an end to them.
+        Return the results of all children and close them.
 
         Raises:
-            HelperLost: If something of the sandbox's own failed; the next item gets a new helper process.
+            HelperLost: If the sandbox itself failed. The next item gets a new helper process.
         """
         try:
             if self.lost is not None:
                 raise self.lost
             for child in self.children:
                 child.drain()
-            outcomes = [child.outcome() for child in self.children]
+            results = [child.result() for child in self.children]
         except HelperLost:
             self.close()
             raise
         self._end()
-        if self.prefix:  # it stands for a new wall around each item
+        if self.prefix:  # each item gets a new process
             self.close()
-        return outcomes
+        return results
 
     def _end(self) -> None:
         fds = {self.helper.control.fileno()}
@@ -269,11 +269,11 @@ class Worker:
         self.busy = False
 
     def close(self) -> None:
-        """Ends its helper processes, and what it was doing."""
+        """End its helper processes and the current item."""
         if self.busy:
             self._end()
         for helper in self.helpers.values():
-            if self.owner == os.getpid():  # a fork of the trainer inherits this object, but not its processes
+            if self.owner == os.getpid():  # a fork of the trainer inherits this object but not its processes
                 helper.close()
         self.helpers.clear()
 
@@ -283,8 +283,8 @@ def _close(workers: list[Worker]) -> None:
         worker.close()
 
 
-def verdict(program: Outcome, tests: Outcome) -> Verdict:
-    """What the outcomes of a program and of its tests come to."""
+def _trial_result(program: JobResult, tests: JobResult) -> TrialResult:
+    """Combine the results of a program and of its tests."""
     failed = next((each for each in (program, tests) if each.ending.failed), None)
     error = None if failed is None else NAMES.get(failed.ending, failed.error)
-    return Verdict(failed is None, error, program.ending, program.output)
+    return TrialResult(failed is None, error, program.ending, program.output)

@@ -1,8 +1,8 @@
 """
-What runs inside a contained process: a program, with the calls that it is asked to answer.
+Run a program and its calls inside a contained process.
 
-The process has nothing to lose. Whatever a program does to this module, to builtins or to its own memory, it can only
-change what is said of it, and the other side takes nothing from it but plain values.
+A program may change this module, builtins and its own memory. That can only falsify its results: the other side
+accepts nothing but plain values.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from trl_spiral.sandbox.values import NotPlain, TooLarge, encode, send
 
 
-MOST_WORDS = 200  # characters kept of an exception's name or words
+MOST_WORDS = 200  # characters of an exception's name or message
 
 
 class Report:
     """
-    The way back to whoever asked.
+    Sends results over a socket.
 
     Args:
         fd (`int`):
-            A socket.
+            The socket.
         limit (`int`):
-            Most bytes that all values may take.
+            Maximum size in bytes of all values.
     """
 
     def __init__(self, fd: int, limit: int) -> None:
@@ -35,11 +35,11 @@ class Report:
 
     def value(self, value: object) -> None:
         """
-        What a call came to.
+        Send the value of a call.
 
         Raises:
-            NotPlain: If it does not travel.
-            TooLarge: If there is no room for it.
+            NotPlain: If it is not a plain value.
+            TooLarge: If it exceeds the limit.
         """
         try:
             self._send((True, value))
@@ -47,17 +47,17 @@ class Report:
             raise NotPlain("a value is nested too deeply") from error
 
     def error(self, error: BaseException) -> None:
-        """The exception that a call raised, or that its value does not travel."""
+        """Send the class name of the exception of a call."""
         self._send((False, class_name(error)))
 
     def truth(self, value: object) -> None:
-        """Of a value that does not travel, the name of its type and whether it counts as true."""
+        """Send the type name and the truth value of a value that is not plain."""
         self._send(("object", class_name(value), bool(value)))
 
     def end(self, ending: str, error: BaseException | None = None) -> None:
-        """How it all ended; the last message."""
-        told = ("", "") if error is None else (class_name(error), words(error))
-        send(self.fd, encode((ending, *told), 8 * MOST_WORDS + 100))
+        """Send the ending of the program, the last message."""
+        reason = ("", "") if error is None else (class_name(error), _first_line(error))
+        send(self.fd, encode((ending, *reason), 8 * MOST_WORDS + 100))
 
     def _send(self, message: tuple[object, ...]) -> None:
         data = encode(message, self.room)
@@ -66,13 +66,13 @@ class Report:
 
 
 def class_name(value: object) -> str:
-    """The name of a value's class as it was given to the class, whatever its metaclass says."""
+    """Return the name of a value's class, bypassing its metaclass."""
     name: str = type.__dict__["__name__"].__get__(type(value))
     return str.__str__(name)[:MOST_WORDS]
 
 
-def words(error: BaseException) -> str:
-    """First line of what an exception says, cut short; empty if it cannot say it."""
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, truncated; empty if the message raises."""
     try:
         return str.__str__(str(error))[:MOST_WORDS].split("\n")[0]
     except BaseException:
@@ -80,7 +80,7 @@ def words(error: BaseException) -> str:
 
 
 def load(code: str) -> tuple[dict[str, Any], str, BaseException | None]:
-    """Runs source as `__main__`. Returns its names, how it ended, and the exception that ended it."""
+    """Run source as `__main__`. Return its namespace, its ending and the exception that ended it."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     names = module.__dict__
@@ -98,10 +98,10 @@ def load(code: str) -> tuple[dict[str, Any], str, BaseException | None]:
 
 
 def run(report: Report, code: str, calls: tuple[str, ...]) -> None:
-    """A program, then calls in its names."""
+    """Run a program, then evaluate the calls in its namespace."""
     streams = (sys.stdout, sys.stderr)
     names, ending, error = load(code)
-    if _left_well(error) and not calls:  # with calls to answer, it has left before its end
+    if _is_success(error) and not calls:  # with calls, it has exited too early
         ending, error = "finished", None
     if ending == "finished":
         try:
@@ -114,13 +114,13 @@ def run(report: Report, code: str, calls: tuple[str, ...]) -> None:
     report.end(ending, error)
 
 
-def _left_well(error: BaseException | None) -> bool:
-    """Whether it is `sys.exit()` or `sys.exit(0)`; any other code says that something went wrong."""
+def _is_success(error: BaseException | None) -> bool:
+    """Return whether an exception is `sys.exit()` or `sys.exit(0)`."""
     try:
         return isinstance(error, SystemExit) and (
             error.code is None or (isinstance(error.code, int) and not error.code)
         )
-    except BaseException:  # a kind of `SystemExit` may have a `code` of its own
+    except BaseException:  # a subclass may define `code` itself
         return False
 
 
@@ -137,7 +137,7 @@ def _answer(report: Report, call: str, names: dict[str, Any]) -> None:
 
 
 def join_threads() -> None:
-    """Waits for the threads that a program has started, daemons excepted, as Python does at its end."""
+    """Wait for the non-daemon threads of a program, as Python does at its end."""
     try:
         threading = sys.modules["threading"]
         while others := [each for each in threading.enumerate() if not each.daemon and each.ident != get_ident()]:
@@ -147,9 +147,9 @@ def join_threads() -> None:
 
 
 def flush(streams: tuple[Any, ...]) -> None:
-    """Writes what was printed and not yet written, to the streams that there were and to those that there are."""
+    """Flush the original streams and the current ones."""
     for stream in (*streams, sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BaseException:  # closed, or replaced by something that is no stream
+        except BaseException:  # closed, or replaced by another object
             pass

@@ -1,8 +1,9 @@
 """
-Which system calls a program may make: a seccomp filter, as the list of what Python and its standard library need.
+The system calls that a program may make: a seccomp filter that allows what Python and its standard library need.
 
-Anything else fails with EPERM, which Python turns into a `PermissionError`. Found by importing and trying all of the standard
-library behind it on Python 3.11 to 3.13 with glibc; what a later Python or another C library needs is to be added here.
+All others fail with EPERM, which Python turns into a `PermissionError`. The list was found by importing and trying the
+whole standard library on Python 3.11 to 3.13 with glibc. Calls that a later Python or another C library needs must be
+added here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import struct
 from trl_spiral.sandbox.libc import prctl
 
 
-# Numbers from arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h (Linux 6.18): x86_64, aarch64.
-# Hot ones first, as the filter asks for one after the other.
+# Numbers from arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h (Linux 6.18): x86_64,
+# aarch64. Frequent calls first, since the filter checks them in order.
 _ALLOWED: dict[str, tuple[int, int | None]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -93,7 +94,7 @@ _ALLOWED: dict[str, tuple[int, int | None]] = {
     "uname": (63, 160),
     "getrlimit": (97, 163),
 }
-# Beside these where some folder may be written to; which one is for Landlock to know.
+# Additional calls if some folder is writable. Landlock restricts which one.
 _FOR_WRITING: dict[str, tuple[int, int | None]] = {
     "mkdir": (83, None),
     "mkdirat": (258, 34),
@@ -113,7 +114,7 @@ _SOCKETPAIR, _SENDTO, _PRLIMIT64, _CLONE3 = (53, 199), (44, 206), (302, 261), (4
 
 _ALL = 0xFFFFFFFF
 _CLONE_THREAD = 0x00010000
-_O_TMPFILE = 0x00400000  # without the O_DIRECTORY that `os.O_TMPFILE` has beside it
+_O_TMPFILE = 0x00400000  # without the O_DIRECTORY that `os.O_TMPFILE` includes
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | _O_TMPFILE
 
 # include/uapi/asm-generic/fcntl.h, linux/fcntl.h and asm-generic/ioctls.h
@@ -132,35 +133,35 @@ _PR_GET_SECCOMP, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 21, 22, 2  # prctl.h
 
 ENOSYS, EPERM = _ERRNO | errno.ENOSYS, _ERRNO | errno.EPERM
 
-# A condition: half of an argument (its number, and whether it is the upper half), what is kept of it, what it may be.
+# A condition: index of an argument, whether to test its upper half, mask, allowed values.
 Condition = tuple[int, bool, int, tuple[int, ...]]
 
 
 def is_there() -> bool:
-    """Whether this kernel takes filters, and the numbers of its system calls are known."""
+    """Return whether this kernel supports filters and the numbers of its system calls are known."""
     if platform.machine() not in _ARCHITECTURES:
         return False
     try:
         prctl(_PR_GET_SECCOMP)
-    except OSError:  # EINVAL: built without
+    except OSError:  # EINVAL: the kernel was built without seccomp
         return False
     return True
 
 
-def restrict(filter: bytes) -> None:
-    """Puts the calling process behind a filter, for good."""
+def install_filter(filter: bytes) -> None:
+    """Install a filter in the calling process irrevocably."""
     code = ctypes.create_string_buffer(filter, len(filter))
     program = struct.pack("@HP", len(filter) // 8, ctypes.addressof(code))  # struct sock_fprog
     prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_char_p(program))
 
 
-def build(writes: bool, threads: bool) -> bytes:
+def build_filter(writes: bool, threads: bool) -> bytes:
     """
-    The filter of this machine.
+    Build the filter for this machine.
 
     Args:
         writes (`bool`):
-            Whether files may be opened for writing, made, renamed and removed.
+            Whether files may be opened for writing, created, renamed and removed.
         threads (`bool`):
             Whether threads may be started.
 
@@ -176,7 +177,7 @@ def build(writes: bool, threads: bool) -> bytes:
 
     def rule(numbers: tuple[int, int | None], conditions: tuple[Condition, ...] = (), verdict: int = _ALLOW) -> None:
         number = numbers[column]
-        if number is None:  # this architecture has it not
+        if number is None:  # this architecture lacks the call
             return
         block = [step for condition in conditions for step in _check(*condition)] + [_step(_RETURN, verdict)]
         code.extend([_step(_IF_EQUAL, number, 0, len(block)), *block])
@@ -186,15 +187,15 @@ def build(writes: bool, threads: bool) -> bytes:
     kept = 0 if writes else _WRITES
     rule(_OPENAT, ((2, False, kept, (0,)),))
     rule(_OPEN, ((1, False, kept, (0,)),))
-    # Not F_SETOWN and F_SETSIG: a descriptor's owner is sent signals, SIGKILL if one likes, without `kill`.
+    # Not F_SETOWN and F_SETSIG: they send any signal, even SIGKILL, to the owner of a descriptor without `kill`.
     commands = (_F_GETFL, _F_SETFL, _F_GETFD, _F_SETFD, _F_DUPFD, _F_DUPFD_CLOEXEC)
     rule(_FCNTL, ((1, False, _ALL, commands),))
-    # `isatty` and non-blocking sockets; not FIOSETOWN, which does what F_SETOWN does.
+    # `isatty` and non-blocking sockets; not FIOSETOWN, which is F_SETOWN.
     rule(_IOCTL, ((1, False, _ALL, (_TCGETS, _FIONREAD, _FIONBIO, _FIONCLEX, _FIOCLEX)),))
     if threads:
         rule(_CLONE, ((0, False, _CLONE_THREAD, (_CLONE_THREAD,)),))
-    rule(_CLONE3, verdict=ENOSYS)  # its flags are out of a filter's sight; libc falls back on `clone`
-    # asyncio wakes itself through a pair of its own: streams only, as a datagram socket reaches any address.
+    rule(_CLONE3, verdict=ENOSYS)  # a filter cannot read its flags; libc falls back on `clone`
+    # asyncio wakes itself through a socket pair. Streams only: a datagram socket reaches any address.
     rule(_SOCKETPAIR, ((0, False, _ALL, (_AF_UNIX,)), (1, False, _SOCKET_TYPES, (_SOCK_STREAM,))))
     rule(_SENDTO, _null(4))
     rule(_PRLIMIT64, _null(2))  # to read limits, not to set them
@@ -207,7 +208,7 @@ def _null(argument: int) -> tuple[Condition, Condition]:
 
 
 def _check(argument: int, upper: bool, kept: int, values: tuple[int, ...]) -> list[bytes]:
-    """Goes on to what follows if the argument is one of the values, and denies otherwise."""
+    """Return steps that continue if the argument has one of the values, and deny the call otherwise."""
     choices = [_step(_IF_EQUAL, value, len(values) - at, 0) for at, value in enumerate(values)]
     where = _ARGUMENTS_AT + 8 * argument + 4 * upper  # both architectures are little-endian
     return [_step(_LOAD, where), _step(_AND, kept), *choices, _step(_RETURN, EPERM)]

@@ -1,11 +1,11 @@
 """
-What runs inside the two contained processes of a trial: a program in one, its tests in the other.
+Run a program and its tests inside the two contained processes of a trial.
 
-The tests find a stand-in for each function of the program. Calling one sends name and arguments over a socket that
-the two processes share; the plain value that the program sends back is what the tests see. So the program is never
-told what is expected of it, and can hand over no object that claims to equal everything. What it changes in its
-arguments stays in its own process. Only a trial with `in_place` sends the changes back, before the value, and the
-stand-in applies them to the tests' own.
+The tests contain a stub for each function of the program. A call of a stub sends its name and arguments over a socket
+that the two processes share, and returns the plain value that the program sends back. So the program never receives
+the expected values, and cannot return an object that claims to equal everything. Changes of arguments stay in the
+program's process. Only a trial with `in_place` sends them back, before the value, and the stub applies them to the
+arguments of the tests.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from trl_spiral.sandbox.program import Report, flush, load
 from trl_spiral.sandbox.values import Malformed, NotPlain, TooLarge, decode, encode, receive, send
 
 
-MOST_ARGUMENTS = 1 << 28  # bytes; tests are trusted, and limited by their memory
+MOST_ARGUMENTS = 1 << 28  # bytes; tests are trusted and limited by their memory
 
 
 class ProgramGone(BaseException):
-    """In the tests: the program's process has ended. Not an `Exception`, so that tests do not catch it by accident."""
+    """In the tests: the program's process has ended. Not an `Exception`, so tests do not catch it by accident."""
 
 
 class Object:
     """
-    In the tests: a value of the program that does not travel, such as the match of a regular expression.
+    In the tests: a value of the program that is not plain, such as the match of a regular expression.
 
-    It counts as true where the program's counts as true. Nothing else can be asked of it, least of all whether it equals
-    something.
+    It has the truth value of the program's object. All other operations raise, comparisons included.
     """
 
     def __init__(self, kind: str, truth: bool) -> None:
@@ -44,7 +43,7 @@ class Object:
         return self._truth
 
     def _refuse(self, *others: object) -> NoReturn:
-        raise NotPlain(f"the program returned a `{self._kind}`, of which tests see only whether it is true")
+        raise NotPlain(f"the program returned a `{self._kind}`, of which tests see only the truth value")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
 
@@ -56,11 +55,11 @@ class Link:
 
     Attributes:
         peer (`int`):
-            A socket to the other process.
+            Socket to the other process.
         limit (`int`):
-            Most bytes that a value may take.
+            Maximum size of a value in bytes.
         in_place (`bool`):
-            Whether changes of arguments travel back.
+            Whether changes of arguments are sent back.
     """
 
     peer: int
@@ -69,7 +68,7 @@ class Link:
 
 
 def run_program(report: Report, code: str, entry_points: tuple[str, ...], link: Link) -> None:
-    """A program, then the calls that its tests send, until they hang up."""
+    """Run a program, then evaluate the calls that its tests send until they close the connection."""
     streams = (sys.stdout, sys.stderr)
     names, ending, error = load(code)
     if ending == "finished":
@@ -90,7 +89,7 @@ def _answer_all(link: Link, functions: dict[str, Callable[..., Any]]) -> None:
         most = _most_changes(data, link.limit)
         held = _changeable((arguments, keywords)) if link.in_place else []
         before = [encode(state, most) for state in _states(held)]
-        report = Report(link.peer, link.limit)  # with room anew: tests may call often, and keep nothing
+        report = Report(link.peer, link.limit)  # a new limit for each call: tests may call often
         value, error = None, None
         try:
             value = functions[name](*arguments, **keywords) if name in functions else _lacks(name)
@@ -104,7 +103,7 @@ def _answer_all(link: Link, functions: dict[str, Callable[..., Any]]) -> None:
             except (NotPlain, RecursionError):
                 send(link.peer, encode([], most))
                 if error is None:
-                    error = NotPlain("an argument was given something that does not travel")
+                    error = NotPlain("an argument contains a value that is not plain")
         if error is not None:
             report.error(error)
             continue
@@ -115,7 +114,7 @@ def _answer_all(link: Link, functions: dict[str, Callable[..., Any]]) -> None:
 
 
 def _most_changes(call: bytes, limit: int) -> int:
-    """Most bytes that changes of a call's arguments may take: numbers and marks make up to seven bytes of one."""
+    """Return the maximum size of changes of a call's arguments: indices and tags take up to seven bytes per byte."""
     return 8 * len(call) + limit
 
 
@@ -124,20 +123,20 @@ def _lacks(name: str) -> NoReturn:
 
 
 def _changeable(value: object) -> list[Any]:
-    """The lists, dicts and sets in a plain value, in an order that its copy in the other process has, too."""
+    """Return the lists, dicts and sets in a plain value, in the same order as for its copy in the other process."""
     found: list[Any] = []
     waiting = [value]
     while waiting:
         item = waiting.pop()
         if isinstance(item, list | dict | set):
             found.append(item)
-        if isinstance(item, list | tuple | dict):  # what is in a set, or is a key, cannot be changed
+        if isinstance(item, list | tuple | dict):  # members of a set and keys are immutable
             waiting.extend(item.values() if isinstance(item, dict) else item)
     return found
 
 
 def _states(held: list[Any]) -> list[Any]:
-    """What lists, dicts and sets hold: plain values, and the numbers of those among them."""
+    """Return the contents of lists, dicts and sets: plain values, and indices in place of containers from `held`."""
     numbers = {id(each): number for number, each in enumerate(held)}
 
     def state(item: Any) -> tuple[bool, Any]:
@@ -154,7 +153,7 @@ def _states(held: list[Any]) -> list[Any]:
 
 
 def _change(held: list[Any], changes: list[Any]) -> None:
-    """Makes of lists, dicts and sets what they have become in the other process."""
+    """Apply changes from the other process to lists, dicts and sets."""
 
     def item(state: tuple[bool, Any]) -> Any:
         is_number, value = state
@@ -167,7 +166,7 @@ def _change(held: list[Any], changes: list[Any]) -> None:
         elif isinstance(each, dict):
             new = {key: item(one) for key, one in state}
             each.clear()
-            for key, value in new.items():  # not `update`, which counts in a `Counter`
+            for key, value in new.items():  # not `update`, which adds up in a `Counter`
                 each[key] = value
         else:
             each.intersection_update(state)
@@ -182,11 +181,11 @@ def _answer_truth(report: Report, value: object) -> None:
 
 
 def run_tests(report: Report, tests: str, entry_points: tuple[str, ...], link: Link) -> None:
-    """The tests of a trial, with stand-ins for the program's functions."""
+    """Run the tests of a trial, with stubs for the program's functions."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     for name in entry_points:
-        module.__dict__[name] = _stand_in(name, link)
+        module.__dict__[name] = _stub(name, link)
     try:
         exec(compile(tests, "<tests>", "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
@@ -195,7 +194,7 @@ def run_tests(report: Report, tests: str, entry_points: tuple[str, ...], link: L
         report.end("finished")
 
 
-def _stand_in(name: str, link: Link) -> Callable[..., Any]:
+def _stub(name: str, link: Link) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         data = encode((name, arguments, keywords), MOST_ARGUMENTS)
         try:
@@ -212,7 +211,7 @@ def _stand_in(name: str, link: Link) -> Callable[..., Any]:
                 raise _exception(error, name)
             case ("object", str(kind), bool(truth)):
                 return Object(kind, truth)
-        raise ProgramGone(f"the program answered `{name}` with something else than a value")
+        raise ProgramGone(f"the program answered `{name}` with a malformed message")
 
     call.__name__ = call.__qualname__ = name
     return call
@@ -220,21 +219,22 @@ def _stand_in(name: str, link: Link) -> Callable[..., Any]:
 
 def _exception(error: str, name: str) -> Exception:
     """
-    The exception of this name: Python's own if it has one, else a kind of `RuntimeError`.
+    Return an exception of this name: Python's own if there is one, otherwise a subclass of `RuntimeError`.
 
-    Those that end a loop in silence are not handed on: `all(map(f, cases))` would pass where the first call raises one.
+    `StopIteration` and `StopAsyncIteration` are replaced, since they end loops silently: `all(map(f, cases))` would
+    pass if the first call raised one.
     """
     kind = getattr(builtins, error, None)
-    told = f"`{name}` raised {error} in the program"
+    message = f"`{name}` raised {error} in the program"
     if (
         isinstance(kind, type)
         and issubclass(kind, Exception)
         and not issubclass(kind, StopIteration | StopAsyncIteration)
     ):
         try:
-            raised: Exception = kind(told)
+            raised: Exception = kind(message)
             return raised
-        except TypeError:  # wants more than words, as `UnicodeDecodeError` does
+        except TypeError:  # needs more arguments, as `UnicodeDecodeError` does
             pass
-    own: Exception = type(error, (RuntimeError,), {})(told)
+    own: Exception = type(error, (RuntimeError,), {})(message)
     return own

@@ -1,9 +1,10 @@
 """
-Plain values as bytes: what programs answer, and every message between the processes of a sandbox.
+Plain values as bytes: results of programs, and every message between the processes of a sandbox.
 
-Not pickle, which runs code, nor JSON, which knows no tuples, sets or bytes. A value is a letter, then what that letter
-needs: nothing (`N`, `T`, `F`), eight or sixteen bytes (`f`, `c`), or a count of four bytes and so many bytes (`i`, `s`, `b`)
-or so many values (`l`, `t`, `d`, `S`, `Z`). Whole numbers travel as two's complement. Standard library only: the helper process imports this without site-packages.
+Pickle would run code, and JSON has no tuples, sets or bytes. A value is a letter and its content: nothing (`N`, `T`,
+`F`), eight or sixteen bytes (`f`, `c`), or a count of four bytes followed by that many bytes (`i`, `s`, `b`) or values
+(`l`, `t`, `d`, `S`, `Z`). Integers are in two's complement. The helper process imports this module without
+site-packages.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from typing import Any
 
 
 MAX_DEPTH = 100  # of lists in lists; far below the 1000 calls that Python allows by default
-MOST_ALIKE = 100  # members of a set, or keys, with the hash of another; to add many of those takes quadratic time
-MOST_BITS = 14_280  # of a whole number; Python prints no more than 4300 digits, and outcomes are printed
-DICTS = (dict, OrderedDict, Counter, defaultdict)  # the kinds that `==` takes for a dict; all travel as one
+MOST_ALIKE = 100  # members of a set, or keys, with the hash of another; adding many of them takes quadratic time
+MOST_BITS = 14_280  # of an integer; Python prints at most 4300 digits, and results are printed
+DICTS = (dict, OrderedDict, Counter, defaultdict)  # types that compare equal to a dict; all are encoded as one
 
+_CONTAINERS: dict[type, bytes] = {list: b"l", tuple: b"t", set: b"S", frozenset: b"Z"}
 _COUNT = struct.Struct(">I")
 _FLOAT = struct.Struct(">d")
 
 
 class NotPlain(TypeError):
-    """A value is of a type that does not travel, is nested too deeply, or holds itself."""
+    """A value has another type than the plain ones, is nested too deeply, or contains itself."""
 
 
 class TooLarge(ValueError):
-    """A value takes more bytes than it may."""
+    """A value exceeds its limit of bytes."""
 
 
 class Malformed(ValueError):
@@ -37,18 +39,14 @@ class Malformed(ValueError):
 
 def encode(value: object, limit: int) -> bytes:
     """
-    A value as bytes.
+    Encode a value into at most `limit` bytes.
 
-    Args:
-        value (`object`):
-            `None`, `bool`, `int`, `float`, `complex`, `str`, `bytes`, or `list`, `tuple`, `dict`, `set` or `frozenset` of such, of
-            exactly these types, whole numbers of up to 4298 digits. The standard library's kinds of `dict` become a `dict`.
-        limit (`int`):
-            Most bytes it may take.
+    The value is `None`, a `bool`, `int` of up to 4298 digits, `float`, `complex`, `str`, `bytes`, or a nested `list`,
+    `tuple`, `dict`, `set` or `frozenset`, of exactly these types. Dict types of the standard library become a `dict`.
 
     Raises:
-        NotPlain: If it, or something in it, is of another type or too long a number, or it is nested more than 100 deep.
-        TooLarge: If it takes more bytes.
+        NotPlain: If a part has another type, is a longer number, or is nested more than 100 deep.
+        TooLarge: If the result exceeds the limit.
     """
     parts: list[bytes] = []
     room = limit
@@ -60,20 +58,15 @@ def encode(value: object, limit: int) -> bytes:
             raise TooLarge(f"a value takes more than {limit} bytes")
         parts.append(part)
 
-    def put_all(letter: bytes, items: Any, depth: int) -> None:
-        put(letter + _COUNT.pack(len(items)))
-        for item in items:
-            walk(item, depth + 1)
-
     def put_bytes(letter: bytes, data: bytes) -> None:
-        if len(data) > room:  # before its length, which might not fit into four bytes
+        if len(data) > room:  # before the length, which might not fit into four bytes
             raise TooLarge(f"a value takes more than {limit} bytes")
         put(letter + _COUNT.pack(len(data)) + data)
 
     def walk(item: Any, depth: int) -> None:
         kind = type(item)
         if depth > MAX_DEPTH:
-            raise NotPlain(f"a value is nested more than {MAX_DEPTH} deep, or holds itself")
+            raise NotPlain(f"a value is nested more than {MAX_DEPTH} deep, or contains itself")
         if item is None:
             put(b"N")
         elif kind is bool:
@@ -90,33 +83,24 @@ def encode(value: object, limit: int) -> bytes:
             put_bytes(b"s", item.encode("utf-8", "surrogatepass"))
         elif kind is bytes:
             put_bytes(b"b", item)
-        elif kind is list:
-            put_all(b"l", item, depth)
-        elif kind is tuple:
-            put_all(b"t", item, depth)
-        elif kind is set:
-            put_all(b"S", item, depth)
-        elif kind is frozenset:
-            put_all(b"Z", item, depth)
+        elif kind is list or kind is tuple or kind is set or kind is frozenset:  # not `==`: a metaclass may define it
+            put(_CONTAINERS[kind] + _COUNT.pack(len(item)))
+            for member in item:
+                walk(member, depth + 1)
         elif kind in DICTS:
             put(b"d" + _COUNT.pack(len(item)))
             for key, held in item.items():
                 walk(key, depth + 1)
                 walk(held, depth + 1)
         else:
-            raise NotPlain(f"`{kind.__name__}` does not travel")
+            raise NotPlain(f"`{kind.__name__}` is not a plain type")
 
     walk(value, 0)
     return b"".join(parts)
 
 
 def decode(data: bytes) -> Any:
-    """
-    The value that bytes hold, whoever wrote them.
-
-    Raises:
-        Malformed: If they are not what [`encode`] writes.
-    """
+    """Decode a value from untrusted bytes. Raise [`Malformed`] if they are not what [`encode`] writes."""
     at = 0
 
     def take(size: int) -> bytes:
@@ -129,13 +113,9 @@ def decode(data: bytes) -> Any:
 
     def take_count() -> int:
         count: int = _COUNT.unpack(take(4))[0]
-        if count > len(data) - at:  # each thing counted takes a byte at least
+        if count > len(data) - at:  # each member takes at least one byte
             raise Malformed("a value ends too early")
         return count
-
-    def check_hashes(items: list[Any]) -> None:
-        if len(items) - len({hash(item) for item in items}) > MOST_ALIKE:
-            raise Malformed("too many members of a set, or keys, have the same hash")
 
     def walk(depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -162,15 +142,15 @@ def decode(data: bytes) -> Any:
                 return take(take_count())
             case b"d":
                 pairs = [(walk(depth + 1), walk(depth + 1)) for _ in range(take_count())]
-                check_hashes([key for key, _ in pairs])
+                _check_hashes([key for key, _ in pairs])
                 return dict(pairs)
             case b"l" | b"t" as letter:
                 return (list if letter == b"l" else tuple)([walk(depth + 1) for _ in range(take_count())])
             case b"S" | b"Z" as letter:
                 items = [walk(depth + 1) for _ in range(take_count())]
-                check_hashes(items)
+                _check_hashes(items)
                 return (set if letter == b"S" else frozenset)(items)
-        raise Malformed("a value is of no known kind")
+        raise Malformed("a value is of no known type")
 
     try:
         value = walk(0)
@@ -181,8 +161,13 @@ def decode(data: bytes) -> Any:
     return value
 
 
+def _check_hashes(items: list[Any]) -> None:
+    if len(items) - len({hash(item) for item in items}) > MOST_ALIKE:
+        raise Malformed("too many members of a set, or keys, have the same hash")
+
+
 def send(fd: int, data: bytes) -> None:
-    """Writes a message, its length first; waits until all of it is taken."""
+    """Write a message after its length. Block until all of it is sent."""
     rest = memoryview(_COUNT.pack(len(data)) + data)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -190,15 +175,15 @@ def send(fd: int, data: bytes) -> None:
 
 def receive(fd: int, limit: int) -> bytes:
     """
-    Reads one message, waiting for it.
+    Read one message. Block until it is there.
 
     Raises:
-        EOFError: If the other side is gone.
-        Malformed: If it says to be longer than `limit`.
+        EOFError: If the other side has closed the connection.
+        Malformed: If its length exceeds `limit`.
     """
     size = _COUNT.unpack(_receive_exactly(fd, 4))[0]
     if size > limit:
-        raise Malformed(f"a message has {size} bytes; {limit} are allowed")
+        raise Malformed(f"a message has {size} bytes; the limit is {limit}")
     return _receive_exactly(fd, size)
 
 
@@ -207,13 +192,13 @@ def _receive_exactly(fd: int, size: int) -> bytes:
     while len(parts) < size:
         part = os.read(fd, min(size - len(parts), 1 << 20))
         if not part:
-            raise EOFError("the other side is gone")
+            raise EOFError("the other side has closed the connection")
         parts += part
     return bytes(parts)
 
 
 def split(data: bytearray) -> list[bytes]:
-    """Takes all whole messages off the front of what has been read so far."""
+    """Remove all complete messages from the front of a buffer and return them."""
     messages = []
     while len(data) >= 4 and len(data) >= 4 + (size := _COUNT.unpack_from(data)[0]):
         messages.append(bytes(data[4 : 4 + size]))

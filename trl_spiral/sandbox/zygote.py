@@ -1,9 +1,9 @@
 """
-The helper process that forks one child per job.
+The helper process, which forks one child for each job.
 
-It knows the limits and nothing else: neither what its children run nor, started with an empty environment and without
-site-packages, anything of the process that started it. A job reaches the child alone, over a socket of its own that the
-child inherits, so that no later child can find it in memory.
+It contains the limits, but no jobs. It starts with an empty environment and without site-packages, so it contains
+nothing of the process that started it. Only the child receives its job, over a socket that it inherits, so no later
+child finds the job in memory.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from trl_spiral.sandbox.values import decode, receive
 
 
 COMMAND = struct.Struct(">cQd")
-"""`b"F"`, to fork, along with the child's descriptors, or `b"K"`, to kill; the child's number; and its seconds by the clock."""
+"""`b"F"` to fork (with the child's descriptors) or `b"K"` to kill; number of the child; its wall-clock seconds."""
 REPORT = struct.Struct(">QId?")
-"""A child's number, its wait status, the processor seconds it took, and whether it ran out of time by the clock."""
-OWNER_CHECK = 5.0  # seconds between looks at whether the owner still lives
-MOST_DESCRIPTORS = 3  # of a command: the job's socket, the output, and the socket to the other child of a trial
+"""Number of a child, its wait status, its processor seconds, and whether it reached its wall-clock limit."""
+OWNER_CHECK = 5.0  # seconds between checks that the owner is alive
+MOST_DESCRIPTORS = 3  # of a command: socket of the job, output, and socket to the other child of a trial
 
-# What programs import most, so that children have it already.
+# Modules that programs import most often, loaded once for all children.
 COMMON = (
     "collections",
     "copy",
@@ -53,12 +53,12 @@ class Running:
     """A child that has not been waited for."""
 
     number: int
-    deadline: float  # by the monotonic clock
+    deadline: float  # of the monotonic clock
     out_of_time: bool = False
 
 
 class Zygote:
-    """Forks, kills and waits, until whoever commands it hangs up."""
+    """Forks, kills and waits for children until the control socket is closed."""
 
     def __init__(self, control: socket.socket, limits: Limits) -> None:
         self.control = control
@@ -74,7 +74,7 @@ class Zygote:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Until the control socket ends, or its owner does and has left a copy of it to another process."""
+        """Run until the control socket is closed, or until its owner ends and another process has a copy of it."""
         while os.getppid() == self.parent:
             timeout = min([OWNER_CHECK, *(each.deadline - time.monotonic() for each in self.running.values())])
             ready, _, _ = select.select([self.control.fileno(), self.woken], [], [], max(timeout, 0.0))
@@ -83,12 +83,12 @@ class Zygote:
             if self.woken in ready:
                 os.read(self.woken, 4096)
             self.reap()
-            self.kill_the_late()
+            self.kill_overdue()
         for pid in self.running:
             self.kill(pid)
 
     def obey(self) -> bool:
-        """One command. `False` at the end of all commands."""
+        """Execute one command. Return `False` if the control socket is closed."""
         data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND.size, MOST_DESCRIPTORS)
         if not data:
             return False
@@ -110,11 +110,11 @@ class Zygote:
         return True
 
     def become_a_child(self, job: int, output: int, peer: int | None = None) -> None:
-        """In the child: contained first, told its job after that."""
+        """In the child: contain the process, then run its job."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Not the helper's own, whose flags (`F_SETFL`) all children would share and could leave word in for the next one.
-        empty, _ = os.pipe()  # the other end is closed with all descriptors that are not kept
+        # Not the helper's stdin: all children would share its flags (`F_SETFL`) and could pass messages in them.
+        empty, _ = os.pipe()  # the other end is closed with all other descriptors
         os.dup2(empty, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -127,7 +127,7 @@ class Zygote:
         leave(0)
 
     def reap(self) -> None:
-        """Waits for all children that have ended, and reports them."""
+        """Wait for all children that have ended and report them."""
         while self.running:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
@@ -136,28 +136,28 @@ class Zygote:
                 cpu = usage.ru_utime + usage.ru_stime
                 self.control.sendall(REPORT.pack(running.number, status, cpu, running.out_of_time))
 
-    def kill_the_late(self) -> None:
-        """Kills whom the clock has run out for."""
+    def kill_overdue(self) -> None:
+        """Kill children that have reached their wall-clock limit."""
         for pid, running in self.running.items():
             if not running.out_of_time and time.monotonic() >= running.deadline:
                 running.out_of_time = True
                 self.kill(pid)
 
     def kill(self, pid: int) -> None:
-        """Kills a child and its group. It has not been waited for, so that the number is still its own."""
+        """Kill a child and its group. It has not been waited for, so no other process has its number."""
         for kill in (os.kill, os.killpg):
             try:
                 kill(pid, signal.SIGKILL)
-            except ProcessLookupError:  # it has ended, or has no group of its own yet
+            except ProcessLookupError:  # it has ended, or has no group yet
                 pass
 
 
 def main() -> None:
-    """Serves on the socket whose descriptor the command line names."""
-    import fcntl  # not on Windows, where this module is imported to say so
+    """Serve on the socket whose descriptor is in the command line."""
+    import fcntl  # Windows lacks it, but imports this module for the error message
 
-    inherited = int(sys.argv[1])  # a high number where the owner has much open
-    control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD, 3))  # a low one: `select` takes no other
+    inherited = int(sys.argv[1])  # a high number if the owner has many open files
+    control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD, 3))  # a low one: `select` accepts no other
     os.close(inherited)
     sys.argv[1:] = sys.orig_argv[:] = []
     fields = decode(receive(control.fileno(), 1 << 20))
@@ -171,5 +171,5 @@ def main() -> None:
     sys.path += [path for path in limits.readable if os.path.isdir(path)]
     gc.collect()
     gc.freeze()
-    os.dup2(1, 2)  # /dev/null: so far errors went where the owner's go, which is not for children
+    os.dup2(1, 2)  # /dev/null: until here errors went to the stderr of the owner
     zygote.serve()

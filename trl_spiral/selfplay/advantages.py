@@ -1,4 +1,4 @@
-"""What an estimator is, and those that judge a turn by the return of its episode."""
+"""Advantage estimators: their interface, and those that use the return of the whole episode."""
 
 from __future__ import annotations
 
@@ -7,86 +7,107 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from trl_spiral.selfplay.results import AGAINST_ITSELF, Result
+from trl_spiral.selfplay.results import Result
+from trl_spiral.types import SELF
 
 
 Role = tuple[str, int, str]
 """
-What a baseline is kept for: (game, seat, class of opponent). What a seat can expect depends on whom it meets as much as on
-where it sits, and a baseline over all of them would give every turn against a weak opponent a positive advantage.
+Key of a baseline: (game, seat, class of opponent). The expected return depends on the opponent as much as on the seat.
+A baseline over all opponents would give every turn against a weak one a positive advantage.
 """
 
 Advantages = tuple[tuple[float, ...], ...]
-"""Of one episode: for each seat, one number per turn; none for seats that are not trained on."""
+"""Advantages of one episode: for each seat, one number per turn; none for seats that are not trained on."""
 
 
 class AdvantageEstimator(Protocol):
     """
-    Turns a batch of results into advantages.
+    Computes advantages from the results of a batch.
 
-    Called with the same results, in order of their counters, on every rank; so every rank holds the same state without
-    ever sending it.
+    Every rank calls both methods with the same results, in order of their counters. So all ranks hold the same state
+    without exchanging it.
     """
 
-    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+    def advantages(self, results: Sequence[Result]) -> list[Advantages]:
         """
-        Advantages of each result, read before anything is updated.
+        Return the advantages of each result, without changing the estimator.
 
         Args:
             results (`Sequence[Result]`):
-                All ranks' episodes of one batch. Broken ones get zeros and move nothing.
-            update (`bool`, defaults to `True`):
-                Whether the estimator learns from them; evaluation passes `False`.
+                Episodes of all ranks. The seats of a broken episode get no advantages.
+        """
+
+    def update(self, results: Sequence[Result]) -> None:
+        """
+        Learn from the results of a training batch. Called once per batch, after its advantages are computed.
+
+        Args:
+            results (`Sequence[Result]`):
+                Episodes of all ranks. Broken ones must change nothing.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs, as plain values."""
+        """Return the state for a checkpoint, as plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
 
     def metrics(self) -> dict[str, float]:
-        """What is worth logging, by name."""
+        """Return what to log, by name."""
 
 
 class RoleBaseline:
     """
-    Role-conditioned Advantage Estimation: return minus a moving average of that role's returns.
+    Role-conditioned advantage estimation: return minus a moving average of the role's returns.
 
-    A role is a (game, seat, class of opponent). The baseline is read before it is updated, set to the first batch's mean at first sight
-    of a role, and then moved once per batch:
+    A role is a (game, seat, class of opponent). Its baseline starts at the mean of the first batch that contains it.
+    Each update then moves it:
 
         baseline <- decay * baseline + (1 - decay) * mean return of the batch
 
-    From [SPIRAL](https://huggingface.co/papers/2506.24119), which moves it after every episode; `per_episode=True`
-    does the same, in the order of episode counters, from a baseline of zero.
+    From [SPIRAL](https://huggingface.co/papers/2506.24119), which moves the baseline after every episode.
+    `per_episode=True` does the same, in order of episode counters, from a baseline of zero.
 
     Args:
         decay (`float`, defaults to `0.95`):
             Share of the baseline kept at each batch (or episode), in [0, 1).
         discount (`float`, defaults to `1.0`):
-            Factor by which a turn's advantage shrinks for every later turn of its seat.
+            Factor on a turn's advantage for every later turn of its seat, in (0, 1].
         per_episode (`bool`, defaults to `False`):
             Whether the baseline moves after every episode.
+
+    Raises:
+        ValueError: If `decay` or `discount` is out of range.
     """
 
     def __init__(self, decay: float = 0.95, discount: float = 1.0, per_episode: bool = False) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(
+                f"`decay` ({decay}) must be in [0, 1): at 1 a baseline never moves. Use `0.0` to follow only the "
+                "latest batch."
+            )
+        _check_discount(discount)
         self.decay = decay
         self.discount = discount
         self.per_episode = per_episode
         self.baselines: dict[Role, float] = {}
 
-    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+    def advantages(self, results: Sequence[Result]) -> list[Advantages]:
         if self.per_episode:
-            return self._one_by_one(results, update)
-        means = {role: mean_of(returns) for role, returns in returns_by_role(results).items()}
-        baselines = {**means, **self.baselines}
-        if update:
-            for role, mean in means.items():
-                self.baselines[role] = self.decay * baselines[role] + (1.0 - self.decay) * mean
+            return self._one_by_one(results)[0]
+        baselines = {**_means_by_role(results), **self.baselines}
         return [_spread(result, _of_seats(result, baselines), self.discount) for result in results]
 
-    def _one_by_one(self, results: Sequence[Result], update: bool) -> list[Advantages]:
+    def update(self, results: Sequence[Result]) -> None:
+        if self.per_episode:
+            self.baselines = self._one_by_one(results)[1]
+            return
+        for role, mean in _means_by_role(results).items():
+            self.baselines[role] = self.decay * self.baselines.get(role, mean) + (1.0 - self.decay) * mean
+
+    def _one_by_one(self, results: Sequence[Result]) -> tuple[list[Advantages], dict[Role, float]]:
+        """Return the advantages, and the baselines after the last result."""
         baselines = dict(self.baselines)
         advantages = []
         for result in results:
@@ -95,28 +116,30 @@ class RoleBaseline:
             for seat in _learning_seats(result):
                 moved = self.decay * known[seat] + (1.0 - self.decay) * result.returns[seat]
                 baselines[result.game, seat, result.opponent] = moved
-        if update:
-            self.baselines = baselines
-        return advantages
+        return advantages, baselines
 
     def state_dict(self) -> dict[str, Any]:
         return {"baselines": [[*role, value] for role, value in sorted(self.baselines.items())]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.baselines = {_role(*role): float(value) for *role, value in state["baselines"]}
+        self.baselines = {(game, int(seat), opponent): float(x) for game, seat, opponent, x in state["baselines"]}
 
     def metrics(self) -> dict[str, float]:
         return {
-            f"baseline/{game}/seat{seat}" + ("" if opponent == AGAINST_ITSELF else f"/{opponent}"): value
+            f"baseline/{game}/seat{seat}" + ("" if opponent == SELF else f"/{opponent}"): value
             for (game, seat, opponent), value in sorted(self.baselines.items())
         }
 
 
 class _Stateless:
-    """An estimator that looks at nothing but the batch."""
+    """Base of estimators that use nothing but the batch."""
 
     def __init__(self, discount: float = 1.0) -> None:
+        _check_discount(discount)
         self.discount = discount
+
+    def update(self, results: Sequence[Result]) -> None:
+        del results
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -131,29 +154,29 @@ class _Stateless:
 class ReturnsOnly(_Stateless):
     """No baseline: the advantage is the return, as in REINFORCE."""
 
-    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+    def advantages(self, results: Sequence[Result]) -> list[Advantages]:
         return [_spread(result, (0.0,) * len(result.returns), self.discount) for result in results]
 
 
 class BatchMean(_Stateless):
     """Return minus the mean return of the same role in this batch."""
 
-    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
-        means = {role: mean_of(returns) for role, returns in returns_by_role(results).items()}
+    def advantages(self, results: Sequence[Result]) -> list[Advantages]:
+        means = _means_by_role(results)
         return [_spread(result, _of_seats(result, means), self.discount) for result in results]
 
 
 class GroupMean(_Stateless):
     """
-    Return minus the mean return of the same seat over the episodes that started from the same deal and opening, against
-    the same class of opponent.
+    Return minus the mean return of the same seat over the episodes of one group: those with the same deal, opening and
+    class of opponent.
 
-    With `games_per_start` episodes a group, this is GRPO's group baseline with "the same prompt" read as "the same
-    start": luck of the deal and strength of the opening cancel. A group of one has no baseline but itself and is
-    worth zero.
+    This is GRPO's group baseline, with the start of a game in place of a prompt: the luck of the deal and the strength
+    of the opening cancel. `games_per_start` of [`SelfPlaySettings`] is the size of a group. In a group of one, all
+    advantages are zero.
     """
 
-    def __call__(self, results: Sequence[Result], update: bool = True) -> list[Advantages]:
+    def advantages(self, results: Sequence[Result]) -> list[Advantages]:
         groups: dict[tuple[str, int, int, str], list[float]] = defaultdict(list)
         for result in results:
             for seat in _learning_seats(result):
@@ -172,16 +195,13 @@ class GroupMean(_Stateless):
         ]
 
 
-def _role(game: str, seat: int, opponent: str = AGAINST_ITSELF) -> Role:
-    """A role as it was saved; before there were opponents, without their class."""
-    return game, int(seat), opponent
-
-
-def _learning_seats(result: Result) -> list[int]:
-    return [seat for seat, learns in enumerate(result.learners) if learns]
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean of numbers. It does not depend on their order, since `fsum` is exact."""
+    return math.fsum(values) / len(values)
 
 
 def returns_by_role(results: Sequence[Result]) -> dict[Role, list[float]]:
+    """Return the returns of the seats that are trained on."""
     returns: dict[Role, list[float]] = defaultdict(list)
     for result in results:
         for seat in _learning_seats(result):
@@ -189,18 +209,21 @@ def returns_by_role(results: Sequence[Result]) -> dict[Role, list[float]]:
     return returns
 
 
-def mean_of(values: Sequence[float]) -> float:
-    # `fsum` is exact, so the mean does not depend on the order in which ranks are listed.
-    return math.fsum(values) / len(values)
+def _means_by_role(results: Sequence[Result]) -> dict[Role, float]:
+    return {role: mean_of(returns) for role, returns in returns_by_role(results).items()}
+
+
+def _learning_seats(result: Result) -> list[int]:
+    return [seat for seat, learns in enumerate(result.learners) if learns]
 
 
 def _of_seats(result: Result, baselines: Mapping[Role, float]) -> list[float]:
-    """Each seat's baseline; 0 for a role never seen, which is either new or not trained on."""
+    """Return the baseline of each seat; 0 for a role that is new or not trained on."""
     return [baselines.get((result.game, seat, result.opponent), 0.0) for seat in range(len(result.returns))]
 
 
 def _spread(result: Result, baselines: Sequence[float], discount: float) -> Advantages:
-    """Return minus baseline, over a seat's turns: the last gets it whole, each earlier one `discount` times the next."""
+    """Return minus baseline, for each turn of a seat. Each turn gets `discount` times as much as the next one."""
     return tuple(
         tuple((gain - baseline) * discount ** (len(positions) - 1 - turn) for turn in range(len(positions)))
         if learns
@@ -209,3 +232,8 @@ def _spread(result: Result, baselines: Sequence[float], discount: float) -> Adva
             result.returns, baselines, result.positions, result.learners, strict=True
         )
     )
+
+
+def _check_discount(discount: float) -> None:
+    if not 0.0 < discount <= 1.0:
+        raise ValueError(f"`discount` ({discount}) must be in (0, 1]. Use 1 for no discount.")

@@ -1,4 +1,4 @@
-"""How much of each game is played: weights that stay, and weights that change as training goes on."""
+"""Sampling weights of several games, fixed or changing during training."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from typing import Protocol
 
 class Curriculum(Protocol):
     """
-    Says before each batch how much of each game is played in it.
+    Chooses the sampling weights of the games before each batch.
 
-    Called once per batch, on every rank with the same arguments, so it must answer the same on all of them: no clock, no
-    random numbers but from a seed of its own. One that remembers anything also has `state_dict()`, of plain values, and
-    `load_state_dict(state)`: a resumed run goes on where it was.
+    Every rank calls it once per batch with the same arguments, and it must return the same on all of them. It may use
+    no clock, and no random numbers but from a seed of its own. A curriculum with state also has `state_dict()`, which
+    returns plain values, and `load_state_dict(state)`, which a resumed run calls.
     """
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> Mapping[str, float]:
         """
-        Weights of the games.
+        Return the weights of the games.
 
         Args:
             step (`int`):
                 Optimizer steps taken.
             metrics (`Mapping[str, float]`):
-                What [`~selfplay.metrics.measure`] said of the last batch, over all ranks; empty before the first.
+                Metrics of the previous batch over all ranks, from [`~selfplay.metrics.measure`]; empty before the
+                first.
 
         Returns:
-            `Mapping[str, float]`: By name of the game, up to a common factor. A game that is not named is not played.
+            `Mapping[str, float]`: Weights by name of the game, up to a common factor. A missing game has weight 0.
         """
         ...
 
 
 class LinearCurriculum:
     """
-    Weights that move evenly from one mixture to another, and stay there.
+    Weights that change linearly from one mixture to another, and then stay.
 
     Args:
         start, end (`Mapping[str, float]`):
-            Weights by name of the game. Each is taken as shares of its own sum; a game that is not named has none.
+            Weights by name of the game, up to a common factor. A missing game has weight 0.
         steps (`int`):
             Optimizer steps after which the end is reached.
 
@@ -48,7 +49,9 @@ class LinearCurriculum:
 
     def __init__(self, start: Mapping[str, float], end: Mapping[str, float], steps: int) -> None:
         if steps < 1:
-            raise ValueError(f"`steps` ({steps}) must be at least 1: there is no way from one mixture to another.")
+            raise ValueError(
+                f"`steps` ({steps}) must be at least 1. For weights that do not change, use `game_weights`."
+            )
         self.start = dict(zip(start, game_shares(list(start), list(start.values())), strict=True))
         self.end = dict(zip(end, game_shares(list(end), list(end.values())), strict=True))
         self.steps = steps
@@ -63,30 +66,30 @@ class LinearCurriculum:
 
 def game_shares(games: Sequence[str], weights: Sequence[float]) -> list[float]:
     """
-    What share of the games is of each.
+    Normalize the weights of games.
 
     Args:
         games (`Sequence[str]`):
-            Their names.
+            Names of the games.
         weights (`Sequence[float]`):
-            One each, in their order, up to a common factor.
+            One weight per game, up to a common factor.
 
     Returns:
-        `list[float]`: They add up to 1.
+        `list[float]`: Shares that add up to 1.
 
     Raises:
-        ValueError: If there is not one weight a game, one is negative or no number, or all are zero.
+        ValueError: If there is not one weight per game, a weight is negative or not a number, or all are zero.
     """
-    told = ", ".join(f"{weight:g}" for weight in weights)
+    listed = ", ".join(f"{weight:g}" for weight in weights)
     if len(weights) != len(games):
         raise ValueError(
-            f"`game_weights` ({told}) must be as many as `games` ({', '.join(games)}), in the same order. Leave them out "
-            "to play each as often as another."
+            f"`game_weights` ({listed}) must be as many as `games` ({', '.join(games)}), in the same order. Leave "
+            "them out for uniform weights."
         )
     if not all(math.isfinite(weight) and weight >= 0.0 for weight in weights) or not math.fsum(weights) > 0.0:
         raise ValueError(
-            f"`game_weights` ({told}) must be numbers of at least 0, not all of them 0. Give a game weight 0 to leave it "
-            "out."
+            f"`game_weights` ({listed}) must be numbers of at least 0, not all of them 0. Give a game weight 0 to "
+            "leave it out."
         )
     total = math.fsum(weights)
     return [weight / total for weight in weights]
@@ -94,10 +97,10 @@ def game_shares(games: Sequence[str], weights: Sequence[float]) -> list[float]:
 
 def named_shares(games: Sequence[str], weights: Mapping[str, float]) -> list[float]:
     """
-    The same for weights by name, as a curriculum gives them: a game that is not named has none.
+    Normalize weights by name, as a curriculum returns them. A missing game has weight 0.
 
     Raises:
-        ValueError: Also if a name is not among the games.
+        ValueError: As `game_shares`, and if a name is not among the games.
     """
     if unknown := [name for name in weights if name not in games]:
         raise ValueError(f"The curriculum weighs {unknown[0]!r}, which is not among the games ({', '.join(games)}).")

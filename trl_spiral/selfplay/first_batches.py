@@ -1,7 +1,8 @@
 """
-Runs that learn nothing, noticed in their first batches: the cause, the remedy and a sample reply in one sentence.
+Detection of runs that learn nothing, from their first batches: the cause, the remedy and a sample reply in one
+sentence.
 
-[`~selfplay.monitoring`] compares a run with its own best values, so it misses a run that fails from its first step. Torch-free.
+[`~selfplay.monitoring`] compares a run with its own best values, so it misses a run that fails from its first step.
 """
 
 from __future__ import annotations
@@ -21,30 +22,31 @@ BATCHES = 2
 """Batches after which a run is judged."""
 
 REPLIES = 32
-"""Fewest replies a run is judged by: where half of all replies fail, 29 of 32 do so once in a million times."""
+"""Fewest replies to judge a run by. If half of all replies fail, 29 of 32 do with a probability of 1e-6."""
 
 MOST = 0.9
-"""Share of replies without a legal move from which on there is a warning."""
+"""Least share of replies without a legal move for a warning."""
 
 _LONGEST_SAMPLE = 160
 
 _THINKING = "turn thinking off by `chat_template_kwargs={{'enable_thinking': False}}`"
 _HOTTER = "raise `temperature` ({temperature:g})"
-_VARY = f"start from random positions by `opening_moves`, meet others by `opponents`, or {_HOTTER}"
+_VARY = f"start from random positions by `opening_moves`, add `opponents`, or {_HOTTER}"
 _FIRST = "{share:.0%} of the first {replies} replies"
 _SENTENCES = {
     "truncated": f"{_FIRST} were cut off at `max_completion_length` ({{max_completion_length}}){{others}}: raise it, "
     f"or {_THINKING}",
-    "no_box": f"{_FIRST} hold no move in a `\\boxed{{{{}}}}`{{others}}: start from a model that follows instructions "
-    f"or was fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or {_THINKING}",
-    "illegal": f"{_FIRST} hold an illegal move in their `\\boxed{{{{}}}}`{{others}}: fine-tune on legal moves first, "
-    "constrain replies to them by `constrain_moves`, or start with an easier game",
+    "no_box": f"{_FIRST} contain no move in a `\\boxed{{{{}}}}`{{others}}: start from a model that follows "
+    f"instructions or was fine-tuned on legal replies, try another `prompt_style` ({{prompt_style!r}}), or "
+    f"{_THINKING}",
+    "illegal": f"{_FIRST} contain an illegal move in their `\\boxed{{{{}}}}`{{others}}: fine-tune on legal moves "
+    "first, constrain replies to them by `constrain_moves`, or start with an easier game",
     "equal_rewards": "All of the first {rows} rows have the same reward ({highest:g}), so no reply is better than "
     "another: {remedy}",
-    "no_trained_token": "None of the first {rows} rows has a token to train on, since each token is masked or has an "
+    "no_trained_token": "The first {rows} rows have no token to train on, since each token is masked or has an "
     "advantage of 0: {remedy}",
     "no_gradient": "The gradient norm is 0 in each of the first {steps} steps, although {trained_tokens} tokens "
-    f"have an advantage: {_HOTTER} if all replies are alike, else check that the weights to train are not frozen",
+    f"have an advantage: {_HOTTER} if all replies are equal, else check that the weights to train are not frozen",
 }
 _REMEDIES_IN_GAMES = {"equal_rewards": _VARY, "no_trained_token": f"{_VARY}, or choose another `advantage_estimator`"}
 _REMEDIES_AT_PROMPTS = {
@@ -59,10 +61,10 @@ _METRICS = {
     "no_trained_token": "loss",
     "no_gradient": "grad_norm",
 }
-"""Metric in which each cause shows, the most basic cause first: the ones below it follow from it."""
+"""Metric that shows each cause. Each cause implies those below it, so the first one is reported."""
 
 FAILURES = ("truncated", "no_box", "illegal")
-"""Ways in which a reply holds no legal move."""
+"""Reasons why a reply contains no legal move."""
 
 
 @dataclass(slots=True)
@@ -74,15 +76,15 @@ class Tally:
         batches, steps (`int`):
             Generation batches and optimizer steps.
         still_steps (`int`):
-            Steps whose gradient is 0.
+            Steps with a gradient of 0.
         replies, truncated, no_box, illegal (`int`):
-            Replies of the policy, and those that were cut off, hold no move in a box, or hold an illegal one.
+            Replies of the policy, and those of them that were cut off, contain no move in a box, or an illegal one.
         rows (`int`):
             Rows to train on.
         lowest, highest (`float`, *optional*):
-            Their rewards.
+            Their lowest and highest reward.
         trained_tokens (`int`):
-            Tokens that are not masked and whose advantage is not 0.
+            Tokens that are not masked and have an advantage other than 0.
         samples (`dict[str, str]`):
             A reply for each of `FAILURES`, and one of any kind under `"any"`.
     """
@@ -101,7 +103,7 @@ class Tally:
     samples: dict[str, str] = field(default_factory=dict)
 
     def add(self, ranks: Sequence[Tally]) -> None:
-        """Add one step of all ranks, which share its batch and its gradient."""
+        """Add the counts of all ranks for one step, which share the batch and the gradient."""
         self.batches += ranks[0].batches
         self.steps += 1
         self.still_steps += all(rank.still_steps for rank in ranks)
@@ -114,13 +116,13 @@ class Tally:
             self.samples = {**rank.samples, **self.samples}
 
     def take_rewards(self, rewards: Iterable[float]) -> None:
-        """Take over the rewards of the rows."""
+        """Store the lowest and the highest reward of the rows."""
         known = list(rewards)
         self.lowest, self.highest = min(known, default=None), max(known, default=None)
 
     @property
     def cause(self) -> str | None:
-        """Why nothing can be learned, the most basic cause of all; `None` if something can."""
+        """The first reason why nothing can be learned; `None` if something can."""
         failed = {name: getattr(self, name) for name in FAILURES}
         if self.replies and sum(failed.values()) >= MOST * self.replies:
             return max(failed, key=lambda name: failed[name])
@@ -138,7 +140,7 @@ class Tally:
 
         Args:
             cause (`str`):
-                As `cause` names it.
+                Value of `cause`.
             settings (`Mapping[str, Any]`):
                 `max_completion_length`, `temperature`, `num_generations` and `prompt_style` of the run.
             plays (`bool`):
@@ -146,7 +148,7 @@ class Tally:
         """
         share = getattr(self, cause) / self.replies if cause in FAILURES else 0.0
         others = sum(getattr(self, name) for name in FAILURES if name != cause) / max(self.replies, 1)
-        said = f", and {others:.0%} hold no legal move otherwise" if others >= 0.005 else ""
+        said = f", and {others:.0%} contain no legal move for another reason" if others >= 0.005 else ""
         remedies = _REMEDIES_IN_GAMES if plays else _REMEDIES_AT_PROMPTS
         text = _SENTENCES[cause].replace("{remedy}", remedies.get(cause, ""))
         text = text.format(**asdict(self), **settings, share=share, others=said)
@@ -157,17 +159,17 @@ class Tally:
 @dataclass(slots=True)
 class FirstBatches:
     """
-    Judges a run once, by its first batches.
+    Judgement of a run by its first batches, made once.
 
     Attributes:
         tally ([`Tally`]):
-            All ranks' counts so far.
+            Counts of all ranks so far.
         cycle (`int`):
             Number of the latest generation batch.
         judged (`bool`):
             Whether the run has been judged.
         warnings (`list[CollapseWarning]`):
-            The outcome: one warning at most.
+            The outcome: at most one warning.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -177,11 +179,11 @@ class FirstBatches:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough has been seen."""
+        """Return whether there are enough batches and replies."""
         return self.tally.batches >= BATCHES and max(self.tally.replies, self.tally.rows) >= REPLIES
 
     def judge(self, step: int, settings: Mapping[str, Any], plays: bool) -> list[CollapseWarning]:
-        """Judge the run, and return the warning, if there is one. Arguments are those of `Tally.sentence`."""
+        """Judge the run, and return its warning, if any. Arguments are those of `Tally.sentence`."""
         self.judged = True
         if self.tally.batches and (cause := self.tally.cause) is not None:
             sentence = self.tally.sentence(cause, settings, plays)
@@ -189,7 +191,7 @@ class FirstBatches:
         return self.warnings
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, for a trainer's state."""
+        """Return plain values, for a trainer's state."""
         return asdict(self)
 
     @classmethod
@@ -230,6 +232,6 @@ def count_replies(episodes: Iterable[Episode], tally: Tally) -> None:
 
 
 def quoted(text: str) -> str:
-    """Return the beginning and the end of a reply in quotes, with everything that a terminal could act on escaped."""
+    """Return the start and the end of a reply in quotes, with all control characters escaped."""
     half = _LONGEST_SAMPLE // 2
     return repr(text if len(text) <= _LONGEST_SAMPLE else f"{text[:half]} […] {text[-half:]}")

@@ -1,4 +1,4 @@
-"""What a batch of games was like, in numbers for a log."""
+"""Metrics of a batch of games."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from trl_spiral.types import FORFEITS, POLICY, has_won, is_drawn
 
 def measure(results: Sequence[Result], prefix: str = "selfplay") -> dict[str, float]:
     """
-    Metrics over all ranks' games of one batch.
+    Compute the metrics of all ranks' games of one batch.
 
-    Broken games, whose results say nothing about how anybody played, count in `games` and `broken_rate` alone. A game is
-    drawn if all seats return the same. In any other, every seat that returns the most has won, which with three seats may
-    be two of them, and every other has lost. A seat alone has won if it returns 1, and else it has lost. `policy` is the share of
-    games in which the policy sat in a seat.
+    Broken games count only in `games` and `broken_rate`. A game is a draw if all seats have the same return. Otherwise
+    each seat with the highest return has won, which can be two of three, and the others have lost. In one-seat games,
+    the seat has won if its return is 1, and lost otherwise. `policy` is the share of games in which the policy had the
+    seat.
 
     Args:
         results (`Sequence[Result]`):
-            All ranks' results.
+            Results of all ranks.
         prefix (`str`, defaults to `"selfplay"`):
-            What every name starts with.
+            Prefix of every name.
 
     Returns:
-        `dict[str, float]`: Shares in [0, 1], lengths in turns and tokens, entropy in nats a token.
+        `dict[str, float]`: Shares in [0, 1], lengths in turns and tokens, entropy in nats per token.
     """
     metrics = {f"{prefix}/games": float(len(results))}
     if results:

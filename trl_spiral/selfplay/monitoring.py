@@ -1,9 +1,9 @@
 """
-Collapse, noticed in what a run has logged: one sentence for each trouble, with the remedy.
+Detection of collapse in the log of a run: one sentence for each problem, with the remedy.
 
-Self-play collapses quietly. In tic-tac-toe with plain policy gradients both seats come to agree that the first player wins:
-draws vanish, one seat wins nearly everything, and the loss looks as it always did. Torch-free, and a function of the log
-alone, so that a resumed run, a report and a test see the same warnings.
+Self-play collapses without a sign in the loss. In tic-tac-toe with plain policy gradients, both seats settle on lines
+that the first player wins: draws vanish, and one seat wins nearly every game. Warnings depend on the log alone, so a
+resumed run, a report and a test see the same ones.
 """
 
 from __future__ import annotations
@@ -17,56 +17,57 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
-# The thresholds come from runs of `recipes/spiral_ttt.py`, and from two of its player that were made to collapse by a high
-# learning rate without random openings. Healthy runs, over 320 steps: illegal moves never more than 0.01 above their lowest,
-# the gap between the seats' wins at most 0.21 and falling, draws rising, entropy down to 16 % of what it was. Collapsed ones,
-# within 25 batches: illegal moves up by 0.4 and more; or no draws, a gap of 0.9 to 1, and entropy at 4 to 9 %.
+# The thresholds come from runs of `recipes/spiral_ttt.py`, and from two runs of its player that collapsed because of a
+# high learning rate without random openings. Healthy runs, over 320 steps: illegal moves at most 0.01 above their
+# lowest, the gap between the seats' wins at most 0.21 and falling, draws rising, entropy down to 16% of its first
+# value. Collapsed runs, within 25 batches: illegal moves up by 0.4 and more; or no draws, a gap of 0.9 to 1, and
+# entropy at 4% to 9%.
 RISE = 0.15
-"""By how much illegal or truncated endings must have risen above their lowest, as a share of the games."""
+"""Least rise of illegal or truncated endings above their lowest share of the games."""
 
 SKEW = 0.6
-"""Gap between the seats' shares of wins: twice the 0.585 - 0.288 of random tic-tac-toe, which favours its first seat most."""
+"""Least gap between the seats' shares of wins: twice the 0.585 - 0.288 of random tic-tac-toe."""
 
 SKEW_RISE = 0.25
-"""By how much that gap must have grown, so that a game which its rules give to one seat is not lamented from the start."""
+"""Least growth of that gap, so that games which favor one seat by their rules give no warning at the start."""
 
 FEWER_DRAWS = 4.0
-"""How many times fewer draws there must be than at most."""
+"""Least ratio of the highest share of draws to the present one."""
 
 LESS_ENTROPY = 20.0
-"""How many times less entropy there must be than at first: three times less than a healthy run came to."""
+"""Least ratio of the first entropy to the present one: three times that of a healthy run."""
 
 SHORTER_REPLIES = 3.0
-"""How many times shorter replies must be than at first. Chosen, not measured: our players that can learn write moves alone."""
+"""Least ratio of the first reply length to the present one. Chosen, not measured."""
 
 WINDOW = 3
-"""Log entries of which the median counts: one alone may be a freak."""
+"""Number of log entries whose median counts, since a single one may be an outlier."""
 
 ERRORS = 3.0
-"""Standard errors by which a share of games must differ from what it is compared with."""
+"""Least difference between two shares of games, in standard errors."""
 
 MIXED = 0.1
 """
-By how much any game's share of a mixture may move before numbers over all games begin anew. Less of it makes replies three
-times shorter only where those of one game are more than twenty times as long as another's.
+Largest change of a game's share in a mixture before comparisons over all games restart. A smaller change makes replies
+three times shorter only if those of one game are more than twenty times as long as another's.
 """
 
 OVER = 0.5
-"""A trouble is over, and may be warned of again, once it is half as bad as when it is warned of."""
+"""A problem is over, and may be reported again, at half the badness of a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollapseWarning:
     """
-    One trouble.
+    A warning of one problem.
 
     Attributes:
         step (`int`):
-            Optimizer step of the log entry that gave it away.
+            Optimizer step of the log entry that shows it.
         metric (`str`):
             Name of the metric.
         sentence (`str`):
-            What is wrong, and what to do.
+            The problem and the remedy.
     """
 
     step: int
@@ -77,13 +78,13 @@ class CollapseWarning:
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """
-    What makes a trouble of a metric.
+    When a metric shows a problem.
 
     Attributes:
         against (`str`):
-            What its present value is compared with: its `"first"`, `"lowest"` or `"highest"` so far.
+            The value to compare with: the `"first"`, `"lowest"` or `"highest"` so far.
         badness (`Callable[[float, float], float]`):
-            Of (present value, what it is compared with): 1 where it is time for a warning.
+            Function of (present value, value to compare with): from 1 on, there is a warning.
         sentence (`str`):
             The warning, with `{now}` and `{then}`.
     """
@@ -101,20 +102,20 @@ _ILLEGAL = _Rule(
     "lowest",
     lambda now, then: (now - then) / RISE,
     "{now:.0%} of the games end by an illegal move, after {then:.0%} at best: the policy forgets the rules, so lower "
-    "`learning_rate`, or hold it closer to where it started by `beta`.",
+    "`learning_rate`, or keep it closer to its start by `beta`.",
 )
 _TRUNCATED = _Rule(
     "lowest",
     lambda now, then: (now - then) / RISE,
-    "{now:.0%} of the games end by a reply that was cut off, after {then:.0%} at best: raise `max_completion_length` if "
-    "replies make sense to their end, else lower `learning_rate`.",
+    "{now:.0%} of the games end by a reply that was cut off, after {then:.0%} at best: raise `max_completion_length` "
+    "if replies make sense to their end, else lower `learning_rate`.",
 )
 _SKEW = _Rule(
     "lowest",
     lambda now, then: min(now / SKEW, (now - then) / SKEW_RISE),
-    "One seat's share of wins at {game} is {now:.0%} above another's, after {then:.0%} at best: unless the rules give it the "
-    "game, both have settled on one line, so start from random positions by `opening_moves`, or meet earlier selves by "
-    "`opponents='self:0.8,pool:0.2'`.",
+    "One seat's share of wins at {game} is {now:.0%} above another's, after {then:.0%} at best: unless the rules give "
+    "it the game, both have settled on one line, so start from random positions by `opening_moves`, or meet earlier "
+    "selves by `opponents='self:0.8,pool:0.2'`.",
 )
 _DRAWS = _Rule(
     "highest",
@@ -125,23 +126,23 @@ _DRAWS = _Rule(
 _ENTROPY = _Rule(
     "first",
     lambda now, then: _times_less(now, then) / LESS_ENTROPY,
-    "Entropy is down to {now:.3f} nats a token, from {then:.3f}: nothing new is tried any more, so raise `entropy_coef` or "
-    "`temperature`, or lower `learning_rate`.",
+    "Entropy is down to {now:.3f} nats a token, from {then:.3f}: nothing new is tried any more, so raise "
+    "`entropy_coef` or `temperature`, or lower `learning_rate`.",
 )
 _LENGTH = _Rule(
     "first",
     lambda now, then: _times_less(now, then) / SHORTER_REPLIES,
-    "Replies are down to {now:.0f} tokens, from {then:.0f}: the policy reasons less and less, so lower `learning_rate`, or "
-    "hold it closer to where it started by `beta`.",
+    "Replies are down to {now:.0f} tokens, from {then:.0f}: the policy reasons less and less, so lower "
+    "`learning_rate`, or hold it closer to where it started by `beta`.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """
-    One value of a metric: a share of so many games, or no share at all (`games=None`).
+    One value of a metric. `games` is the number of games if the value is a share of them, else `None`.
 
-    One over all games has their `mixture`, each game's share.
+    A value over all games has their `mixture`, each game's share.
     """
 
     metric: str
@@ -154,7 +155,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Watch:
-    """What is remembered of one metric: `mixture` is that of `then`, what its present value is compared with."""
+    """State of one metric. `then` is the value to compare with, and `mixture` belongs to it."""
 
     recent: deque[_Reading] = field(default_factory=lambda: deque(maxlen=WINDOW))
     then: tuple[float, float | None] | None = None
@@ -164,11 +165,11 @@ class _Watch:
 
 class CollapseMonitor:
     """
-    Reads a run's log entry by entry, and warns once of each trouble, and again only if it was over in between.
+    Reads a run's log entry by entry, and reports each problem once, and again only if it was over in between.
 
     Attributes:
         warnings (`list[CollapseWarning]`):
-            All so far.
+            All warnings so far.
     """
 
     def __init__(self) -> None:
@@ -177,16 +178,16 @@ class CollapseMonitor:
 
     def observe(self, step: int, entry: Mapping[str, Any]) -> list[CollapseWarning]:
         """
-        Reads one entry. Those without metrics of self-play are passed over.
+        Read one entry. Entries without metrics of self-play are ignored.
 
         Args:
             step (`int`):
                 Optimizer step.
             entry (`Mapping[str, Any]`):
-                What was logged, by name.
+                Logged values, by name.
 
         Returns:
-            `list[CollapseWarning]`: What it gives away.
+            `list[CollapseWarning]`: The new warnings.
         """
         new = [
             CollapseWarning(step, reading.metric, sentence)
@@ -197,12 +198,12 @@ class CollapseMonitor:
         return new
 
     def _judge(self, reading: _Reading) -> str | None:
-        """The warning, if it is time for one."""
+        """Return the warning, if one is due."""
         watch = self._watches.setdefault(reading.metric, _Watch())
         watch.recent.append(reading)
         mixture: Mapping[str, float] = _mean_mixture(watch.recent)
         if watch.then is not None and _moved(watch.mixture, mixture):
-            # Other games have other lengths, entropies and rules to break: nothing that was can be compared with this.
+            # Other games have other lengths, entropies and rules, so earlier values are not comparable.
             watch = self._watches[reading.metric] = _Watch(deque([reading], WINDOW))
             mixture = reading.mixture
         now, games = _middle(watch.recent)
@@ -224,7 +225,7 @@ class CollapseMonitor:
 
 def warnings_in(log_history: Sequence[Mapping[str, Any]]) -> list[CollapseWarning]:
     """
-    All warnings of a run, from its log.
+    Return all warnings of a run, from its log.
 
     Args:
         log_history (`Sequence[Mapping[str, Any]]`):
@@ -240,7 +241,7 @@ _SEATS = re.compile(r"selfplay/(?P<game>.+)/seat\d+/(?P<what>win|illegal|policy)
 
 
 def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
-    """All that an entry says about collapse."""
+    """Yield the values of an entry that can show a collapse."""
     wins: dict[str, list[float]] = {}
     illegal: dict[str, float] = {}
     one_sided: set[str] = set()
@@ -254,7 +255,7 @@ def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
             else:
                 illegal[game] = illegal.get(game, 0.0) + float(value)
     games = entry.get("selfplay/games")
-    # Logs of old do not tell how often each game of a mixture was played.
+    # Older logs do not contain the number of games of each kind.
     played = {game: entry.get(f"selfplay/{game}/games", games and games / len(wins)) for game in wins}
     total = sum(number or 0.0 for number in played.values())
     mixture = {game: number / total for game, number in played.items() if number}
@@ -269,13 +270,14 @@ def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
     yield from read("selfplay/entropy", _ENTROPY)
     yield from read("selfplay/reply_length", _LENGTH)
     for game, shares in wins.items():
-        if game in one_sided:  # the policy never sits in one of the seats, and is there to win from whoever does
+        if game in one_sided:  # the policy always has the same seat, and should win more than its opponent
             continue
-        # The difference of two shares varies up to twice as much as one share does: as that of a quarter of the games.
+        # The difference of two shares has up to twice the standard error of one, as a share of a quarter of the games
+        # has.
         quarter = played[game] and played[game] / 4
         yield _Reading(f"selfplay/{game}/skew", _SKEW, max(shares) - min(shares), quarter, game)
-    # A forfeit is never drawn, so that draws are a share of the games that were finished. In a mixture each game counts for
-    # itself: what is mixed may change. Which of them had replies cut off is not logged.
+    # A forfeit is never a draw, so draws are a share of the finished games. In a mixture each game is judged alone,
+    # since the mixture may change. Truncated replies are not logged per game.
     if len(wins) > 1:
         drawn = [(f"selfplay/{game}/seat0/draw", played[game], 1.0 - illegal.get(game, 0.0)) for game in wins]
         mixture = {}
@@ -289,28 +291,28 @@ def _readings(entry: Mapping[str, Any]) -> Iterator[_Reading]:
 
 
 def _mean_mixture(readings: Sequence[_Reading]) -> dict[str, float]:
-    """Mean share of each game."""
+    """Return the mean share of each game."""
     games = {game for reading in readings for game in reading.mixture}
     return {game: statistics.fmean(reading.mixture.get(game, 0.0) for reading in readings) for game in games}
 
 
 def _moved(then: Mapping[str, float], now: Mapping[str, float]) -> bool:
-    """Whether a mixture has become another."""
+    """Return whether a mixture has changed."""
     return any(abs(now.get(game, 0.0) - then.get(game, 0.0)) > MIXED for game in {*then, *now})
 
 
 def _middle(readings: Sequence[_Reading]) -> tuple[float, float | None]:
-    """Their median, and of how many games they are; of none where they are no shares of games."""
+    """Return the median, and the number of games if the values are shares of games."""
     value = statistics.median(reading.value for reading in readings)
     counted = [reading.games for reading in readings if reading.games is not None]
-    # As if each had no more games than the one with fewest: it may be the one in the middle.
+    # The one with the fewest games may be the median.
     return value, len(counted) * min(counted) if counted else None
 
 
 def _chance(share: float, games: float | None) -> float:
-    """How far a share of so many games may be off by chance; of nothing that is no share of games."""
+    """Return the sampling error of a share of games; 0 for other values."""
     if games is None:
         return 0.0
-    # Laplace's rule of succession: that none of a few was drawn does not mean that none ever is.
+    # Laplace's rule of succession: few games without a draw do not mean that there never is one.
     likely = (share * games + 1.0) / (games + 2.0)
     return ERRORS * math.sqrt(likely * (1.0 - likely) / max(games, 1.0))

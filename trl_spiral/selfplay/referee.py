@@ -1,9 +1,9 @@
 """
-The game loop, the only one there is: training, evaluation and a person's game all go through it.
+The game loop of training, evaluation and games with a person.
 
-A game is a generator (`referee`): it yields a question for one seat and is sent that seat's turn, until it returns an
-episode. `play` advances hundreds of them on one thread. What they ask of a model goes to an `Engine`; whatever is
-finished goes back into its game at once, and that game's next question is added while the others still decode.
+A game is a generator (`referee`): it yields a request for one seat and receives that seat's turn, until it returns an
+episode. `play` advances hundreds of them on one thread. Requests to a model go to an `Engine`. Each reply is passed to
+its game at once, and the next request of that game is added while the others still decode.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from trl_spiral.types import Ending, Episode, Observation, Reply, Request, Traje
 
 
 class WeightsLost(RuntimeError):
-    """An engine no longer holds the weights that it was given, and what it answered lately may be another's."""
+    """An engine no longer has the weights that it was given, so its recent replies may come from others."""
 
 
 class Engine(Protocol):
-    """What answers requests. How it batches them, and how it serves several policies, is its own affair."""
+    """Answers requests to models. Batching and the serving of several policies are up to the engine."""
 
     def add(self, ticket: int, request: Request) -> None:
-        """Takes a request. `ticket` is the caller's name for it."""
+        """Accept a request. `ticket` identifies it in `step` and `abort`."""
 
     def step(self) -> Sequence[tuple[int, Reply]]:
-        """Works until at least one request is answered, and returns all that are. Called only while some wait."""
+        """Work until at least one request is answered, and return all that are. Called only with requests pending."""
 
     def abort(self, tickets: Sequence[int]) -> None:
-        """Forgets requests that nobody waits for any more."""
+        """Drop requests whose replies are not needed any more."""
 
     def metrics(self) -> dict[str, float]:
-        """How well the engine was used since it was last asked, by name, without a prefix."""
+        """Return how the engine was used since the last call, by name without a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question to whoever fills a seat."""
+    """A request to the player of a seat."""
 
     player: Player
     observation: Observation
 
 
 Playing = Generator[Ask, Turn, Episode]
-"""One episode under way."""
+"""An episode in progress."""
 
 
 class _NoMore:
-    """Tells the end of the episodes from "not now"."""
+    """Marks the end of the episodes, as opposed to `None`, "not now"."""
 
 
 _NO_MORE = _NoMore()
@@ -62,10 +62,11 @@ _NO_MORE = _NoMore()
 @dataclass(frozen=True, slots=True)
 class Forfeit:
     """
-    What an illegal or truncated reply costs: never less than the worst that the game's rules can give (`Traits.lowest`).
+    Returns of a game that ends by an illegal or truncated reply.
 
-    Otherwise, where games are scored by chips, to break the rules would be the cheapest way out of a bad hand. Where
-    `offender` is above that, the seat at fault gets the worst, and the others share as much.
+    The seat at fault never gets more than the worst return that the rules allow (`Traits.lowest`). Otherwise an
+    illegal move would be the cheapest way out of a bad hand in games that are scored by chips. If `offender` is above
+    `Traits.lowest`, the seat at fault gets that, and the others share its negative.
 
     Attributes:
         offender (`float`, defaults to `-1.0`):
@@ -78,7 +79,7 @@ class Forfeit:
     others: float = 1.0
 
     def returns(self, traits: Traits, offender: int) -> tuple[float, ...]:
-        """One return per seat of a game of such traits."""
+        """Return one return per seat of a game with these traits."""
         cost, gain = self.offender, self.others
         if cost > traits.lowest:
             cost, gain = traits.lowest, -traits.lowest
@@ -89,23 +90,23 @@ class Forfeit:
 @dataclass(frozen=True, slots=True)
 class Start:
     """
-    How an episode starts.
+    Start of an episode.
 
     Attributes:
         game ([`~games.Game`]):
-            Its rules.
+            The game.
         players (`Sequence[Player]`):
-            One per seat.
+            One player per seat.
         seed (`int`):
-            Seed of the match and its opening. Episodes that share it are dealt the same cards.
+            Seed of the match and its opening. Episodes with the same seed have the same deal.
         play_seed (`int`):
             Seed of all decisions.
         counter (`int`):
             Number of the episode in the run.
         opening (`int`):
-            How many uniformly random legal moves are played before anybody is asked.
+            Number of uniformly random legal moves before the first decision of a player.
         forfeit ([`Forfeit`]):
-            What an illegal or truncated reply costs.
+            Returns after an illegal or truncated reply.
     """
 
     game: Game
@@ -119,19 +120,22 @@ class Start:
 
 def referee(start: Start) -> Playing:
     """
-    One playing of a game, as a generator: yields who is asked and what they see, is sent the turn they took.
+    Play one episode, as a generator: it yields a player with its observation, and receives the turn.
 
-    It never waits, so a thousand of them cost a thousand small objects and nothing else.
+    It never blocks, so one thread can advance thousands of them.
+
+    Raises:
+        ValueError: If the number of players is not the number of seats.
     """
     seats = start.game.traits.seats
     if len(start.players) != seats:
-        raise ValueError(f"{start.game.name} has {seats} seats, and {len(start.players)} players were given.")
+        raise ValueError(f"{start.game.name} has {seats} seats, and {len(start.players)} players were passed.")
     match, moves = _open(start)
     opening = len(moves)
     turns: list[list[Turn]] = [[] for _ in range(seats)]
     order: list[int] = []
     ending, offender = None, None
-    # Who sees the whole state may know how it came about; anywhere else, the moves would tell what a seat must not see.
+    # With hidden information, the history would reveal what a seat must not see.
     open_to_all = start.game.traits.perfect_information
     is_duel = start.game.traits.seats == 2 and start.game.traits.zero_sum
     while (seat := match.to_move) is not None:
@@ -175,7 +179,7 @@ def referee(start: Start) -> Playing:
 
 
 def _open(start: Start) -> tuple[Match, list[tuple[int, str]]]:
-    """A match after its random opening. An opening that ends the game is drawn again, a move shorter if need be."""
+    """Return a match after its random opening. An opening that ends the game is drawn again, shorter if necessary."""
     rng = random.Random(derive_seed(start.seed, "opening"))
     for plies in range(start.opening, 0, -1):
         for _ in range(8):
@@ -185,8 +189,8 @@ def _open(start: Start) -> tuple[Match, list[tuple[int, str]]]:
                 legal = match.legal_actions()
                 if legal is None:
                     raise ValueError(
-                        f"{start.game.name} cannot list its legal moves, so it cannot start from a random opening. Use "
-                        "`opening_moves=0`."
+                        f"{start.game.name} cannot list its legal moves, so it cannot start from a random opening. "
+                        "Use `opening_moves=0`."
                     )
                 moves.append((seat, match.apply(rng.choice(legal)) or ""))
             if match.to_move is not None:
@@ -196,19 +200,18 @@ def _open(start: Start) -> tuple[Match, list[tuple[int, str]]]:
 
 def until_decided(starts: Callable[[int], Start], max_retries: int) -> Playing:
     """
-    An episode that is played again while it is drawn.
+    Play an episode, and repeat it while it is drawn.
 
-    A draw is judged on the game's own returns: a forfeit is none, whatever it costs. The last attempt is kept whatever
-    it is.
+    A forfeit is never a draw, whatever its returns. The last attempt is kept in any case.
 
     Args:
         starts (`Callable[[int], Start]`):
-            How attempt 0, 1, … starts.
+            Returns the start of attempt 0, 1, ….
         max_retries (`int`):
             Attempts after the first; `0` keeps draws.
 
     Returns:
-        `Episode`: With the policy tokens of discarded attempts in `discarded_tokens`.
+        `Episode`: The last attempt, with the number of policy tokens of the others in `discarded_tokens`.
     """
     discarded = 0
     for attempt in range(max_retries + 1):
@@ -222,33 +225,61 @@ def until_decided(starts: Callable[[int], Start], max_retries: int) -> Playing:
 
 def play(episodes: Iterable[Playing | None], engine: Engine | None = None, in_flight: int = 256) -> Iterator[Episode]:
     """
-    Plays episodes side by side and yields each as it ends.
+    Play episodes side by side, and yield each as it ends.
 
     Args:
         episodes (`Iterable[Playing | None]`):
-            Generators from `referee` or `until_decided`, taken one at a time, whenever there is room. `None` means "not
-            now, ask again when something has ended", so that an iterator may decide late whether another game is
+            Generators from `referee` or `until_decided`, taken one at a time, whenever there is room. `None` means
+            "not now": the iterator is called again when an episode has ended, so it can decide late if another game is
             needed.
         engine ([`Engine`], *optional*):
-            Answers what players ask; not needed where all of them are scripted.
+            Answers requests to models. Not needed if all players are scripted.
         in_flight (`int`, defaults to `256`):
-            Most episodes under way at once.
+            Most episodes in progress at the same time.
 
     Yields:
-        `Episode`: In the order in which they end, which depends on the engine; their counters tell the order in which
-        they started.
+        `Episode`: In the order in which they end, which depends on the engine. Their counters give the order of their
+        start.
 
     Raises:
-        TypeError: If a player answers with something other than a `Turn` or a `Request`.
-        ValueError: If a player asks an engine and there is none, or `in_flight` leaves no room for any game.
+        TypeError: If a player returns something other than a `Turn` or a `Request`.
+        ValueError: If a player returns a request and there is no engine, or `in_flight` is below 1.
     """
     if in_flight < 1:
         raise ValueError(f"`in_flight` ({in_flight}) must be at least 1: no game could start.")
-    tickets = count()
-    waiting: dict[int, tuple[Playing, Ask, Request]] = {}
+    table = _Table(engine)
+    source = iter(episodes)
+    try:
+        while True:
+            while len(table.waiting) < in_flight:
+                playing = next(source, _NO_MORE)
+                if playing is None and table.waiting:
+                    break
+                if isinstance(playing, _NoMore):
+                    source = iter(())
+                    break
+                if playing is not None and (episode := table.advance(playing, None)) is not None:
+                    yield episode
+            if not table.waiting or engine is None:
+                return
+            for ticket, reply in engine.step():
+                if (episode := table.answer(ticket, reply)) is not None:
+                    yield episode
+    finally:
+        if table.waiting and engine is not None:
+            engine.abort(list(table.waiting))
 
-    def advance(playing: Playing, turn: Turn | None) -> Episode | None:
-        """Sends turns into a game until it asks an engine or ends."""
+
+class _Table:
+    """The games that wait for an engine."""
+
+    def __init__(self, engine: Engine | None) -> None:
+        self.engine = engine
+        self.waiting: dict[int, tuple[Playing, Ask, Request]] = {}
+        self._tickets = count()
+
+    def advance(self, playing: Playing, turn: Turn | None) -> Episode | None:
+        """Send turns to a game until it makes a request to the engine or ends."""
         while True:
             try:
                 ask = next(playing) if turn is None else playing.send(turn)
@@ -260,43 +291,27 @@ def play(episodes: Iterable[Playing | None], engine: Engine | None = None, in_fl
                 turn = answer
                 continue
             if not isinstance(answer, Request):
+                game, kind = ask.observation.game, type(answer).__name__
                 raise TypeError(
-                    f"Player {ask.player.name!r} answered {ask.observation.game} with a {type(answer).__name__}. A "
-                    "player must return a `Turn` or a `Request`; one that gives up returns `Turn(action=None)`."
+                    f"Player {ask.player.name!r} returned a {kind} in {game}. A player must return a `Turn` or a "
+                    "`Request`; to resign, return `Turn(action=None)`."
                 )
-            if engine is None:
+            if self.engine is None:
                 raise ValueError(
-                    f"Player {ask.player.name!r} asks an engine for its moves, and `play` was given none."
+                    f"Player {ask.player.name!r} needs an engine for its moves, and `play` was called without one."
                 )
-            ticket = next(tickets)
-            engine.add(ticket, answer)
-            waiting[ticket] = playing, ask, answer
+            ticket = next(self._tickets)
+            self.engine.add(ticket, answer)
+            self.waiting[ticket] = playing, ask, answer
             return None
 
-    source = iter(episodes)
-    try:
-        while True:
-            while len(waiting) < in_flight:
-                playing = next(source, _NO_MORE)
-                if playing is None and waiting:
-                    break
-                if isinstance(playing, _NoMore):
-                    source = iter(())
-                    break
-                if playing is not None and (episode := advance(playing, None)) is not None:
-                    yield episode
-            if not waiting or engine is None:
-                return
-            for ticket, reply in engine.step():
-                playing, ask, request = waiting.pop(ticket)
-                turn = ask.player.answer(ask.observation, request, reply)
-                if not isinstance(turn, Turn):
-                    raise TypeError(
-                        f"Player {ask.player.name!r} made a {type(turn).__name__} of a reply in {ask.observation.game}. "
-                        "`answer` must return a `Turn`; a reply without a move is `Turn(action=None)`."
-                    )
-                if (episode := advance(playing, turn)) is not None:
-                    yield episode
-    finally:
-        if waiting and engine is not None:
-            engine.abort(list(waiting))
+    def answer(self, ticket: int, reply: Reply) -> Episode | None:
+        """Pass a reply to its game, and advance it."""
+        playing, ask, request = self.waiting.pop(ticket)
+        turn = ask.player.answer(ask.observation, request, reply)
+        if not isinstance(turn, Turn):
+            raise TypeError(
+                f"Player {ask.player.name!r} returned a {type(turn).__name__} for a reply in {ask.observation.game}. "
+                "`answer` must return a `Turn`; for a reply without a move, return `Turn(action=None)`."
+            )
+        return self.advance(playing, turn)

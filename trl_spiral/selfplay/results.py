@@ -1,4 +1,4 @@
-"""What estimators and metrics need to know of an episode, and whose turns in it are trained on."""
+"""Summary of an episode for estimators and metrics, and the seats that are trained on."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trl_spiral.types import POLICY, Ending, Episode
-
-
-AGAINST_ITSELF = "self"
-"""Class of the opponent where the policy fills every seat."""
+from trl_spiral.types import POLICY, SELF, Ending, Episode
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    What estimators and metrics need of an episode, small enough to send to every rank.
+    The part of an episode that estimators and metrics use, small enough to send to every rank.
 
     Attributes:
         counter (`int`):
@@ -24,33 +20,33 @@ class Result:
         game (`str`):
             Name of the game.
         seed (`int`):
-            Seed of the match: episodes that share it started from the same deal and opening.
+            Seed of the match. Episodes with the same seed start from the same deal and opening.
         returns (`tuple[float, ...]`):
             Terminal payoff per seat.
         ending ([`~types.Ending`]):
             Why it ended.
         offender (`int`, *optional*):
-            Seat whose fault ended it.
+            The seat that caused a forfeit or a failure.
         learners (`tuple[bool, ...]`):
-            Whether each seat's turns are trained on.
+            Whether each seat is trained on.
         positions (`tuple[tuple[int, ...], ...]`):
-            For each seat, a fingerprint of the prompt at each of its turns; empty where the policy did not sit.
+            For each seat, a hash of the prompt at each of its turns; empty for other players.
         order (`tuple[int, ...]`):
-            The seat of each turn, in playing order.
+            Seat of each turn, in playing order.
         tokens (`int`):
-            Tokens that the policy wrote.
+            Number of tokens that the policy sampled.
         logprob_sum (`float`):
-            Sum of the log-probabilities of all policy tokens, in nats.
+            Sum of their log-probabilities, in nats.
         discarded_tokens (`int`):
-            Policy tokens of drawn attempts that were played again.
+            Number of policy tokens in drawn attempts that were played again.
         policy_turns (`int`):
-            Turns taken by the policy.
+            Number of turns of the policy.
         opening (`int`):
-            Moves of the random opening.
+            Number of moves in the random opening.
         players (`tuple[str, ...]`):
-            Name of whoever filled each seat.
+            Name of the player in each seat.
         opponent (`str`):
-            Class of the policy's opponents: baselines are kept for each apart.
+            Class of the policy's opponents. Estimators keep separate baselines for each class.
     """
 
     counter: int
@@ -68,18 +64,52 @@ class Result:
     policy_turns: int
     opening: int
     players: tuple[str, ...] = ()
-    opponent: str = AGAINST_ITSELF
+    opponent: str = SELF
+
+    @classmethod
+    def of(cls, episode: Episode, learners: Sequence[int] | None = None, opponent: str = SELF) -> Result:
+        """
+        Summarize an episode.
+
+        Args:
+            episode ([`~types.Episode`]):
+                The episode.
+            learners (`Sequence[int]`, *optional*):
+                Seats that are trained on. Default: all `learning_seats`.
+            opponent (`str`, defaults to `SELF`):
+                Class of the policy's opponents.
+        """
+        learning = learning_seats(episode) if learners is None else learners
+        mine = [[turn for turn in seat.turns if turn.policy == POLICY] for seat in episode.trajectories]
+        return cls(
+            counter=episode.counter,
+            game=episode.game,
+            seed=episode.seed,
+            returns=episode.returns,
+            ending=episode.ending,
+            offender=episode.offender,
+            learners=tuple(seat in learning for seat in range(len(mine))),
+            positions=tuple(tuple(hash(turn.prompt_ids) for turn in turns) for turns in mine),
+            order=episode.order,
+            tokens=episode.policy_tokens,
+            logprob_sum=math.fsum(logprob for turns in mine for turn in turns for logprob in turn.logprobs),
+            discarded_tokens=episode.discarded_tokens,
+            policy_turns=sum(map(len, mine)),
+            opening=episode.opening,
+            players=episode.players,
+            opponent=opponent,
+        )
 
 
 def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) -> tuple[int, ...]:
     """
-    Seats whose turns are trained on: those that the policy filled, in an episode whose result means something.
+    Return the seats that are trained on: those of the policy, in episodes that did not break.
 
     Args:
         episode ([`~types.Episode`]):
-            What was played.
+            The episode.
         winner_learns_from_forfeit (`bool`, defaults to `True`):
-            Whether the seats that did not cause an illegal or truncated ending count.
+            Whether to include seats that did not cause an illegal or truncated ending.
     """
     if episode.ending.is_broken:
         return ()
@@ -90,38 +120,4 @@ def learning_seats(episode: Episode, winner_learns_from_forfeit: bool = True) ->
         if (only is None or trajectory.seat == only)
         and trajectory.turns
         and all(turn.policy == POLICY for turn in trajectory.turns)
-    )
-
-
-def summarize(episode: Episode, learners: Sequence[int] | None = None, opponent: str = AGAINST_ITSELF) -> Result:
-    """
-    The [`Result`] of an episode.
-
-    Args:
-        episode ([`~types.Episode`]):
-            What was played.
-        learners (`Sequence[int]`, *optional*):
-            Seats that are trained on; all `learning_seats` by default.
-        opponent (`str`, defaults to `AGAINST_ITSELF`):
-            Class of the policy's opponents.
-    """
-    learning = learning_seats(episode) if learners is None else learners
-    mine = [[turn for turn in seat.turns if turn.policy == POLICY] for seat in episode.trajectories]
-    return Result(
-        counter=episode.counter,
-        game=episode.game,
-        seed=episode.seed,
-        returns=episode.returns,
-        ending=episode.ending,
-        offender=episode.offender,
-        learners=tuple(seat in learning for seat in range(len(mine))),
-        positions=tuple(tuple(hash(turn.prompt_ids) for turn in turns) for turns in mine),
-        order=episode.order,
-        tokens=episode.policy_tokens,
-        logprob_sum=math.fsum(logprob for turns in mine for turn in turns for logprob in turn.logprobs),
-        discarded_tokens=episode.discarded_tokens,
-        policy_turns=sum(map(len, mine)),
-        opening=episode.opening,
-        players=episode.players,
-        opponent=opponent,
     )

@@ -1,4 +1,4 @@
-"""Episodes in, training rows out: one row a turn, or one row for all of a seat's turns."""
+"""Training rows of an episode: one row per turn, or one row for all turns of a seat."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SampleUnit = Literal["turn", "trajectory"]
 @dataclass(frozen=True, slots=True)
 class Row:
     """
-    What one row of a generation batch holds.
+    One row of a generation batch.
 
     Attributes:
         prompt_ids (`list[int]`):
-            Tokens the policy read first.
+            Tokens of the first prompt.
         completion_ids (`list[int]`):
-            Tokens that follow: what the policy wrote and, in a row of several turns, what it read in between.
+            Tokens that follow: those that the policy sampled and, in a row of several turns, the prompts in between.
         mask (`list[int]`):
-            1 for each token of `completion_ids` that the policy wrote, else 0.
+            1 for each token of `completion_ids` that the policy sampled, else 0.
         logprobs (`list[float]`):
             Log-probabilities of `completion_ids` as sampled, in nats; 0 where `mask` is 0.
         advantages (`list[float]`):
@@ -38,7 +38,7 @@ class Row:
         episode (`int`):
             Counter of the episode.
         version (`int`):
-            Version of the weights that wrote the last token.
+            Version of the weights that sampled the last token.
     """
 
     prompt_ids: list[int]
@@ -54,35 +54,38 @@ class Row:
 
     @property
     def advantage(self) -> float:
-        """Mean advantage of the tokens that the policy wrote."""
+        """Mean advantage of the tokens that the policy sampled."""
         written = [advantage for advantage, mine in zip(self.advantages, self.mask, strict=True) if mine]
         return sum(written) / len(written)
 
     @property
     def policy_tokens(self) -> int:
-        """Tokens that the policy wrote."""
+        """Number of tokens that the policy sampled."""
         return sum(self.mask)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint."""
+        """Return plain values, for a checkpoint."""
         return asdict(self)
 
 
 def make_rows(episode: Episode, advantages: Advantages, unit: SampleUnit) -> list[Row]:
     """
-    The training rows of one episode, in playing order. Other players' turns become no row.
+    Return the training rows of one episode. The turns of other players have no row.
 
     Args:
         episode ([`~types.Episode`]):
-            What was played.
+            The episode.
         advantages (`Advantages`):
-            For each seat, one number per turn, or none for a seat that is not trained on: a broken episode, another
-            player.
+            For each seat, one number per turn, or none for a seat that is not trained on.
         unit (`str`):
             `"turn"` or `"trajectory"`.
 
     Returns:
-        `list[Row]`: For turns, in the order in which they were taken; for trajectories, by seat.
+        `list[Row]`: Turns in playing order; trajectories by seat.
+
+    Raises:
+        ValueError: If a turn has no token or not one log-probability per token, or turns that share a row do not
+            continue each other.
     """
     if unit == "trajectory":
         return [
@@ -103,7 +106,7 @@ def make_rows(episode: Episode, advantages: Advantages, unit: SampleUnit) -> lis
 
 
 def _row(episode: Episode, seat: int, turns: Sequence[Turn], advantages: Sequence[float]) -> Row:
-    """One row of one or more turns, each prompt of which must carry on from what came before."""
+    """Return a row of one or more turns. Each prompt must start with the tokens of the turns before."""
     written = list(turns[0].prompt_ids)
     start = len(written)
     mask: list[int] = []
@@ -113,13 +116,13 @@ def _row(episode: Episode, seat: int, turns: Sequence[Turn], advantages: Sequenc
         read = turn.prompt_ids[len(written) :]
         if tuple(written) != turn.prompt_ids[: len(written)]:
             raise ValueError(
-                f"Turns of seat {seat} in {episode.game} do not carry on from one another, so they cannot share a row. "
+                f"Turns of seat {seat} in {episode.game} do not continue each other, so they cannot share a row. "
                 'Use `sample_unit="turn"`, or a policy player with `conversation=True`.'
             )
         if len(turn.logprobs) != len(turn.completion_ids) or not turn.completion_ids:
             raise ValueError(
                 f"A turn of seat {seat} in {episode.game} has {len(turn.completion_ids)} tokens and "
-                f"{len(turn.logprobs)} log-probabilities. To be trained on, it needs one for each, and at least one token."
+                f"{len(turn.logprobs)} log-probabilities. Training needs one for each token, and at least one token."
             )
         written += [*read, *turn.completion_ids]
         mask += [0] * len(read) + [1] * len(turn.completion_ids)

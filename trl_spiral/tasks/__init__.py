@@ -1,4 +1,4 @@
-"""Tasks by name: problems whose answers a program can grade. Importing this package registers ours."""
+"""Problems that a program can grade, by name. Importing this package registers the built-in tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from trl_spiral.tasks.base import (
     Problem,
     Score,
     Task,
-    TaskReward,
     get_task,
     read_answer,
     register_task,
@@ -24,7 +23,6 @@ __all__ = [
     "Problem",
     "Score",
     "Task",
-    "TaskReward",
     "get_task",
     "read_answer",
     "register_task",

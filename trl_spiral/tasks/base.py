@@ -1,16 +1,15 @@
-"""What a task is: problems with one right kind of answer, and a score that a reply earns by itself, without another player."""
+"""Tasks: problems for a single model, and a score for each reply."""
 
 from __future__ import annotations
 
 import difflib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trl_spiral.text.completions import Completion, RepliesReward
-from trl_spiral.text.prompts import PromptRenderer, extract_move
+from trl_spiral.text.replies import extract_move
 from trl_spiral.types import Message
 
 
@@ -19,7 +18,7 @@ Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 MAX_ANSWER = 16_384
-"""Characters of the longest answer that is read: the 1,023 moves that ten disks may need are 10,000."""
+"""Characters of the longest answer that is read. Ten disks may need 1,023 moves, in 10,000 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +28,11 @@ class Problem:
 
     Attributes:
         id (`str`):
-            Names the problem within its task: the same id is the same problem.
+            Identifies the problem within its task.
         messages (`tuple[Message, ...]`):
-            What the model is asked, as chat messages.
+            Chat messages that ask the question.
         data (`Mapping[str, Any]`):
-            What its score is computed from: plain values that survive JSON.
+            Input of the score: plain values that survive JSON.
     """
 
     id: str
@@ -44,15 +43,15 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class Score:
     """
-    What a reply is worth.
+    Score of a reply.
 
     Attributes:
         value (`float`):
-            In [0, 1]; 1 is the best answer there is.
+            In [0, 1]; 1 for the best possible answer.
         solved (`bool`):
-            Whether the problem is solved, if not in the best way.
+            Whether the problem is solved, even if not in the best way.
         detail (`Mapping[str, Any]`):
-            How the value came about, as plain values.
+            Details of the score, as plain values.
 
     Raises:
         ValueError: If the value is outside [0, 1].
@@ -68,34 +67,34 @@ class Score:
 
 
 class Task(ABC):
-    """Problems, and what replies to them are worth. A reply is only ever read: nothing in it is run or evaluated."""
+    """Problems and the scores of replies. A reply is only read: nothing in it is run or evaluated."""
 
     name: str
 
     @abstractmethod
     def problems(self, split: Split, number: int, seed: int = 0) -> list[Problem]:
-        """`number` problems of a split: the same for the same seed, and none that the other split could hold."""
+        """Return `number` problems of a split, the same for the same seed. The splits share no problem."""
 
     @abstractmethod
     def score(self, problem: Problem, response: str) -> Score:
-        """What a reply is worth. Any text has a score: what cannot be read is worth 0."""
+        """Return the score of a reply. Any text has a score: 0 if it cannot be read."""
 
     def steps(self, problem: Problem, response: str) -> list[str]:
-        """The reply as a series of pictures, for people: what there was, and what each part of the answer made of it."""
+        """Return the reply as a series of text pictures: the problem, then the state after each part of the answer."""
         return [problem.messages[-1]["content"], response]
 
     def solution(self, problem: Problem) -> str:
-        """A right answer as a picture, shown apart from the reply's steps; empty where the task has none to show."""
+        """Return a correct answer as a text picture; empty if the task has none."""
         return ""
 
 
 def read_answer(response: str) -> str | None:
     r"""
-    The answer in a reply: what stands in its last `\boxed{}`, or all of a reply of one line, as for a game's move.
+    Return the answer in a reply, as a game's move: its last `\boxed{}`, or the whole of a reply of one line.
 
     Args:
         response (`str`):
-            The whole reply, of any length. What stands in an unfinished `<think>` is no answer.
+            The whole reply, of any length. Unfinished thinking contains no answer.
 
     Returns:
         `str` or `None`: The answer, stripped; `None` if there is none or it is longer than `MAX_ANSWER`.
@@ -109,13 +108,13 @@ _TASKS: dict[str, Task] = {}
 
 def register_task(name: str, factory: Callable[[], Task]) -> None:
     """
-    Adds a task under `name`.
+    Register a task under `name`.
 
     Args:
         name (`str`):
-            Name by which recipes and commands call it.
+            Name for recipes and commands.
         factory (`Callable[[], Task]`):
-            Called once, when the task is first asked for.
+            Makes the task. Called once, at the first use of the name.
 
     Raises:
         ValueError: If the name is taken.
@@ -127,10 +126,10 @@ def register_task(name: str, factory: Callable[[], Task]) -> None:
 
 def get_task(name: str) -> Task:
     """
-    The registered task called `name`.
+    Return the task that is registered under `name`.
 
     Raises:
-        ValueError: If there is none; the message names the closest. If the task has another `name`.
+        ValueError: If there is none, with the closest names, or if the task's own `name` differs.
     """
     if name not in _REGISTRY:
         close = difflib.get_close_matches(name.casefold(), _REGISTRY, n=3, cutoff=0.5)
@@ -140,35 +139,35 @@ def get_task(name: str) -> Task:
         task = _REGISTRY[name]()
         if (own := getattr(task, "name", None)) != name:
             raise ValueError(
-                f"The task that is registered as {name!r} has {own!r} for its `name`, which files of scores call it by. Give it the "
-                "name that it is registered under."
+                f"The task that is registered as {name!r} has {own!r} for its `name`, which files of scores use. Give "
+                "it the name that it is registered under."
             )
         _TASKS[name] = task
     return _TASKS[name]
 
 
 def task_names() -> list[str]:
-    """Names of all registered tasks, sorted."""
+    """Return the names of all registered tasks, sorted."""
     return sorted(_REGISTRY)
 
 
 def task_dataset(task: Task | str, split: Split, number: int, seed: int = 0) -> list[dict[str, Any]]:
     """
-    Rows for TRL: `Dataset.from_list(task_dataset("hanoi", "train", 1000))`.
+    Return the rows of a dataset for TRL: `Dataset.from_list(task_dataset("hanoi", "train", 1000))`.
 
     Args:
         task ([`Task`] or `str`):
-            A task, or the name of one.
+            A task, or its name.
         split (`str`):
             `"train"` or `"validation"`.
         number (`int`):
-            How many.
+            Number of problems.
         seed (`int`, defaults to `0`):
-            Which.
+            Seed of the problems.
 
     Returns:
-        `list[dict]`: `prompt`, the chat messages, and `problem`, a JSON text from which [`TaskReward`] scores replies. As
-        text, because a column of objects would give every problem the keys of all others.
+        `list[dict]`: Rows with `prompt`, the chat messages, and `problem`, from which [`~rewards.TaskReward`] scores
+        replies. `problem` is JSON text, because a column of objects would give every problem the keys of all others.
     """
     found = get_task(task) if isinstance(task, str) else task
     return [
@@ -178,40 +177,3 @@ def task_dataset(task: Task | str, split: Split, number: int, seed: int = 0) -> 
         }
         for problem in found.problems(split, number, seed)
     ]
-
-
-class TaskReward(RepliesReward):
-    """
-    A reward function of TRL's: what replies to the rows of [`task_dataset`] are worth.
-
-    Logs the share of solved problems as `{name}/solved`.
-
-    Args:
-        task ([`Task`] or `str`):
-            The task that the rows are of, or its name.
-        renderer ([`~text.prompts.PromptRenderer`], *optional*):
-            To be given with TRL's own trainer where the chat template opens the thinking: `PromptRenderer(tokenizer)`, with the
-            trainer's `chat_template_kwargs`. [`AlgorithmTrainer`] sets it by itself; see [`~text.completions.RepliesReward`].
-    """
-
-    def __init__(self, task: Task | str, renderer: PromptRenderer | None = None) -> None:
-        super().__init__(renderer)
-        self.task = get_task(task) if isinstance(task, str) else task
-        self.__name__ = self.task.name  # by which TRL logs it
-
-    def __call__(
-        self,
-        completions: Sequence[Completion],
-        problem: Sequence[str],
-        prompts: Sequence[Any] | None = None,
-        completion_ids: Sequence[Sequence[int]] | None = None,
-        log_metric: Callable[[str, float], None] | None = None,
-        **columns: Any,
-    ) -> list[float]:
-        scores = []
-        for response, text in zip(self.replies(completions, prompts, completion_ids), problem, strict=True):
-            asked = json.loads(text)
-            scores.append(self.task.score(Problem(asked["id"], (), asked["data"]), response))
-        if log_metric is not None and scores:
-            log_metric(f"{self.task.name}/solved", sum(score.solved for score in scores) / len(scores))
-        return [score.value for score in scores]

@@ -1,9 +1,9 @@
 """
 Connections: sort sixteen words into four groups of four.
 
-Puzzles are made from the categories of `categories.txt`, written for this project. A category is for training or for
-validation, never both, before the first puzzle is made. Many words stand in several categories, and every puzzle is proved to
-have one solution among all categories of the file.
+Puzzles are made from the categories in `categories.txt`, which were written for this project. Each category belongs to
+one split. Many words are in several categories. Every puzzle is checked to have exactly one solution among all
+categories.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ Categories = Mapping[str, tuple[str, ...]]
 Level = Literal["easy", "medium", "hard"]
 
 HERRINGS: Mapping[Level, tuple[int, int]] = {"easy": (0, 0), "medium": (1, 2), "hard": (3, 16)}
-"""Of a puzzle's words, the fewest and the most that fit another of its categories beside their own."""
+"""Lowest and highest number of a puzzle's words that also fit another of its categories (red herrings)."""
 
 VALIDATION_SHARE = 5
-"""One category in this many is for validation."""
+"""One category in this many is held out for validation."""
 
 _TRIES = 10_000
 
-# Of the small variant: 150 categories of 6 words.
+# The small variant has 150 categories of 6 words.
 _SMALL_NUMBER, _SMALL_SIZE = 150, 6
 
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 _RULES = (
-    "Sort these words into {groups} groups of {size}. The words of a group have something in common, and every word is in "
-    "one group.\nWords: {words}\n"
+    "Sort these words into {groups} groups of {size}. The words of a group have something in common, and every word "
+    "is in one group.\nWords: {words}\n"
     "Answer with all groups, a comma between words and a semicolon between groups, within \\boxed{{}}."
 )
 
 
 @cache
 def load_categories() -> Categories:
-    """The categories of `categories.txt`."""
+    """Return the categories of `categories.txt`."""
     lines = Path(__file__).with_name("categories.txt").read_text(encoding="utf-8").splitlines()
     entries = (line.split(":") for line in lines if not line.startswith("#"))
     return {name: tuple(words.split()) for name, words in entries}
 
 
 def small_categories() -> Categories:
-    """Categories of six words that stand in no other: few enough for a tiny model to know them all."""
+    """Return categories of six words that are in no other category: few enough for a tiny model to learn them all."""
     known = load_categories()
     times = Counter(word for words in known.values() for word in words)
     single = {name: [word for word in words if times[word] == 1] for name, words in known.items()}
@@ -67,18 +67,18 @@ class Connections(Task):
     """
     Sort words into groups.
 
-    An answer is worth (share of groups that are right + mean, over its groups, of the share of a group's words that one
-    right group holds) / 2, letters of either case being alike. Only a partition of the puzzle's words into groups of the
-    right size is an answer; anything else is worth 0, so nothing is won by repeating a group or leaving the others out. Of
-    random partitions, the mean is 0.25.
+    The score is the mean of two terms: the share of groups that are correct, and the mean overlap, which is the
+    largest share of a group's words that is in one correct group. Case is ignored. Only a partition of the puzzle's
+    words into groups of the correct size has a score; any other answer scores 0, so repeating or omitting groups gains
+    nothing. Random partitions score 0.25 on average.
 
     Args:
         level (`str`, *optional*):
-            `"easy"`, `"medium"` or `"hard"`, by the number of red herrings; by default each in turn.
+            `"easy"`, `"medium"` or `"hard"`, by the number of red herrings. Default: each in turn.
         groups, size (`int`, defaults to `4`):
-            Number of groups, and of words in each.
+            Number of groups, and number of words in each.
         categories (`Mapping`, *optional*):
-            Words by category, at least `size` of each; by default those of `categories.txt`.
+            Words by category, at least `size` of each. Default: `categories.txt`.
         name (`str`, defaults to `"connections"`):
             Name of the task.
     """
@@ -101,10 +101,10 @@ class Connections(Task):
 
     def split(self, split: Split) -> Categories:
         """
-        The categories of a split. A category is in one split, whatever the seed.
+        Return the categories of a split. The split of a category does not depend on the seed.
 
-        Nor does a category that is held out share a whole group with one for training, as planets would with Roman gods: such
-        a one is for training too.
+        A held-out category shares no whole group with a training category, as planets would with Roman gods. If it
+        does, it is a training category too.
         """
         if split not in SPLITS:
             raise ValueError(f"`split` ({split!r}) must be 'train' or 'validation'.")
@@ -112,7 +112,7 @@ class Connections(Task):
         random.Random(derive_seed("connections", "split")).shuffle(names)
         held_out = names[: len(names) // VALIDATION_SHARE]
         seen = names[len(held_out) :]
-        for name in seen:  # which grows as it is read
+        for name in seen:  # grows during the loop
             alike = [other for other in held_out if self._share_a_group(name, other)]
             held_out = [other for other in held_out if other not in alike]
             seen += alike
@@ -122,7 +122,7 @@ class Connections(Task):
         return len({*self.categories[name]} & {*self.categories[other]}) >= self.size
 
     def problems(self, split: Split, number: int, seed: int = 0) -> list[Problem]:
-        """`number` puzzles of a split's categories, the levels in turn. More of them begin with the same ones."""
+        """Return `number` puzzles of a split, the levels in turn. A larger number only appends puzzles."""
         categories = self.split(split)
         return [
             self._problem(
@@ -143,16 +143,16 @@ class Connections(Task):
                 rng.shuffle(words)
                 return self._ask(words, groups, level)
         raise ValueError(
-            f"{_TRIES:,} tries gave no {level} puzzle of {self.groups} groups of {self.size} words with one solution. Give "
-            "more `categories`, or some that share more words or fewer."
+            f"{_TRIES:,} tries gave no {level} puzzle of {self.groups} groups of {self.size} words with one solution. "
+            "Give more `categories`, or some that share more words or fewer."
         )
 
     def _draw(self, categories: Categories, rng: random.Random, herrings: bool) -> dict[str, list[str]] | None:
         """
-        Categories and words of a puzzle, or nothing where a category has too few words left.
+        Draw the categories and words of a puzzle, or return `None` if a category has too few words left.
 
-        A group takes no word that fits a category before it, so that its words can go astray in one direction only. In both,
-        two groups could swap a word, and there would be two solutions.
+        A group takes no word that fits an earlier category, so a red herring fits only one other group. If two groups
+        could swap a word, there would be two solutions.
         """
         names = [rng.choice(list(categories))]
         while len(names) < self.groups:
@@ -197,7 +197,7 @@ class Connections(Task):
         return Score(value, len(found) == len(right), detail)
 
     def steps(self, problem: Problem, response: str) -> list[str]:
-        """The words, and the answer's groups one by one with what is right of them."""
+        """Return the words, then each group of the answer with its number of correct words."""
         right = {name: frozenset(words) for name, words in problem.data["groups"].items()}
         groups = read_groups(response)
         frames = [_board(problem.data["words"], len(right))]
@@ -214,12 +214,12 @@ class Connections(Task):
         return frames
 
     def solution(self, problem: Problem) -> str:
-        """The right groups with the names of their categories."""
+        """Return the correct groups with the names of their categories."""
         return "\n".join(f"{name}: {', '.join(sorted(words))}" for name, words in problem.data["groups"].items())
 
 
 def count_herrings(groups: Mapping[str, Sequence[str]], categories: Categories) -> int:
-    """Words of a puzzle that fit another of its categories beside their own."""
+    """Return the number of a puzzle's words that also fit another of its categories."""
     return sum(
         any(word in categories[other] for other in groups if other != name)
         for name, words in groups.items()
@@ -229,9 +229,9 @@ def count_herrings(groups: Mapping[str, Sequence[str]], categories: Categories) 
 
 def count_solutions(words: Sequence[str], categories: Categories, size: int, enough: int) -> int:
     """
-    In how many ways words fall into groups of `size`, each within some category; `enough` where there are more.
+    Count the partitions of words into groups of `size`, each within one category. Stop at `enough`.
 
-    Groups are bit masks over the words; the first word that is still free decides which groups come next.
+    Groups are bit masks over the words. Each step of the search covers the first free word.
     """
     places = {word: place for place, word in enumerate(words)}
     masks: set[int] = set()
@@ -257,13 +257,13 @@ def count_solutions(words: Sequence[str], categories: Categories, size: int, eno
 
 
 def read_groups(response: str) -> list[list[str]]:
-    """The groups of an answer, case-folded: semicolons or ends of lines between groups, commas between words."""
+    """Return the groups of an answer, case-folded: semicolons or line ends separate groups, commas separate words."""
     lines = re.split(r"[;\n]", read_answer(response) or "")
     return [[word.strip().casefold() for word in line.split(",")] for line in lines if line.strip()]
 
 
 def _fault(groups: Sequence[Sequence[str]], right: Mapping[str, frozenset[str]]) -> str:
-    """Why groups are no partition of the words into groups of the right size, or nothing if they are one."""
+    """Return why groups are no partition of the words into groups of the correct size; `""` if they are one."""
     size = len(next(iter(right.values())))
     if not groups:
         return "no readable answer"
@@ -278,7 +278,7 @@ def _fault(groups: Sequence[Sequence[str]], right: Mapping[str, frozenset[str]])
 
 
 def _board(words: Sequence[str], columns: int) -> str:
-    """Words in rows."""
+    """Return the words in rows."""
     width = max(map(len, words), default=0) + 2
     rows = (words[start : start + columns] for start in range(0, len(words), columns))
     return "\n".join("".join(f"{word:<{width}}" for word in row).rstrip() for row in rows)

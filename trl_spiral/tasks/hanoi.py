@@ -1,8 +1,8 @@
 """
 Tower of Hanoi in one reply: from a random arrangement of the disks to another, as a list of moves.
 
-A reply is scored by where its moves lead, never by what they pass: the exact distance to the goal (A. M. Hinz et al., *The
-Tower of Hanoi: Myths and Maths*, chapter 2) is a potential, so a detour takes back what it gave.
+A reply is scored by the state that its moves reach. The exact distance to the goal (A. M. Hinz et al., *The Tower of
+Hanoi: Myths and Maths*, chapter 2) is a potential, so a detour gains nothing.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ State = tuple[int, ...]
 PEGS = 3
 
 TOKENS_PER_MOVE = 12
-"""`[1, 0, 2], ` where digits, commas and spaces are tokens of their own: the most that a usual tokenizer spends on it."""
+"""Tokens of `[1, 0, 2], ` if each digit, comma and space is a token: the maximum of common tokenizers."""
 
 VALIDATION_SHARE = 5
-"""One pair of states in this many is for validation."""
+"""One pair of states in this many is held out for validation."""
 
-# ASCII only: `\d` would also take other scripts' digits. Spaces are taken possessively (`*+`), so that none is tried
-# as part of two repeats: a reply of any length is read in linear time.
+# ASCII only: `\d` would also match other scripts' digits. Possessive repeats (`*+`) read a reply in linear time.
 _MOVE = r"\[\s*+([0-9]{1,2})\s*+,\s*+([0-9]{1,2})\s*+,\s*+([0-9]{1,2})\s*+\]"
 _ONE = re.compile(_MOVE)
 _MOVES = re.compile(rf"\[\s*+(?:{_MOVE}(?:\s*+,\s*+{_MOVE})*+)?+\s*+\]")
 
 _RULES = (
-    "Tower of Hanoi with pegs 0, 1 and 2 and {disks}, of which 1 is the smallest. A move takes the top disk of a peg to "
-    "another peg, and never onto a smaller disk; a disk can be moved while no smaller one is on its peg.\n"
+    "Tower of Hanoi with pegs 0, 1 and 2 and {disks}, of which 1 is the smallest. A move takes the top disk of a peg "
+    "to another peg, and never onto a smaller disk; a disk can be moved while no smaller one is on its peg.\n"
     "Start: {start}\nGoal: {goal}\n"
     "Reach the goal in as few moves as you can. Answer with the moves as [[disk, from, to], ...] within \\boxed{{}}."
 )
@@ -44,13 +43,13 @@ _RULES = (
 @dataclass(frozen=True, slots=True)
 class Walk:
     """
-    Where a list of moves leads.
+    States that a list of moves passes through.
 
     Attributes:
         states (`tuple[State, ...]`):
             The start, and the state after each legal move up to the first illegal one.
         illegal (`str`):
-            What was wrong with the first illegal move; empty where all are legal.
+            Description of the first illegal move; empty if all are legal.
     """
 
     states: tuple[State, ...]
@@ -61,21 +60,20 @@ class Hanoi(Task):
     """
     Tower of Hanoi between two arrangements of the disks.
 
-    With d the distance of the start from the goal, and r what is left of it after k legal moves, progress is
-    p = max(0, d − r) / (k + r): the share of the way that was made, at the pace at which it was. A reply is worth p / 2, or
-    (1 + p) / 2 if it ends at the goal, so 1 for a solution of the fewest moves; moves that go on after an illegal one are
-    not looked at, and halve what came before.
+    Let d be the distance from the start to the goal, and r the distance that is left after k legal moves. Progress is
+    p = max(0, d − r) / (k + r). The score is (1 + p) / 2 if the reply ends at the goal, which is 1 for a shortest
+    solution, and p / 2 otherwise. An illegal move ends the reply and halves its score, to p / 4.
 
     Args:
         disks (`Sequence[int]`, defaults to `(3, 4, 5)`):
-            Numbers of disks. Of all arrangements of so many, each is about as likely to be the start as any other, so that
-            most problems are of the largest number.
+            Numbers of disks. All arrangements are about equally likely as the start, so most problems have the largest
+            number of disks.
         standard (`bool`, defaults to `False`):
-            Ask only for the whole tower from peg 0 to peg 2, in both splits, which then hold the same problems.
+            Ask only for the whole tower from peg 0 to peg 2. Both splits then contain the same problems.
         completion_tokens (`int`, *optional*):
-            Longest reply, in tokens. Sizes whose longest solution would not fit are refused.
+            Longest reply, in tokens. Numbers of disks whose longest solution does not fit are refused.
         tokens_per_move (`int`, defaults to `TOKENS_PER_MOVE`):
-            What a move costs in tokens.
+            Tokens of a move.
         name (`str`, defaults to `"hanoi"`):
             Name of the task.
 
@@ -97,15 +95,15 @@ class Hanoi(Task):
         if completion_tokens is not None and longest * tokens_per_move > completion_tokens:
             most = (completion_tokens // tokens_per_move + 1).bit_length() - 1
             raise ValueError(
-                f"{max(disks)} disks may need {longest:,} moves, some {longest * tokens_per_move:,} tokens, and a reply has "
-                f"{completion_tokens:,}. Ask for at most {most} disks, or allow longer replies."
+                f"{max(disks)} disks may need {longest:,} moves, some {longest * tokens_per_move:,} tokens, and a "
+                f"reply has {completion_tokens:,}. Ask for at most {most} disks, or allow longer replies."
             )
         self.disks = tuple(disks)
         self.standard = standard
         self.name = name
 
     def problems(self, split: Split, number: int, seed: int = 0) -> list[Problem]:
-        """`number` problems, with repeats where a split holds fewer. Start and goal differ, and their pair is in one split."""
+        """Return `number` problems, with repeats if the split has fewer. Start and goal differ."""
         if split not in SPLITS:
             raise ValueError(f"`split` ({split!r}) must be 'train' or 'validation'.")
         rng = random.Random(derive_seed(seed, "hanoi", split))
@@ -121,7 +119,7 @@ class Hanoi(Task):
                 return self.problem(start, goal)
 
     def problem(self, start: State, goal: State) -> Problem:
-        """The problem of getting from one state to another."""
+        """Return the problem of reaching one state from another."""
         disks = f"{len(start)} disks" if len(start) > 1 else "1 disk"
         text = _RULES.format(disks=disks, start=_listed(start), goal=_listed(goal))
         return Problem(
@@ -153,7 +151,7 @@ class Hanoi(Task):
         )
 
     def steps(self, problem: Problem, response: str) -> list[str]:
-        """The pegs at the start and after each legal move, with the distance that is left."""
+        """Return the pegs at the start and after each legal move, with the remaining distance."""
         start, goal = tuple(problem.data["start"]), tuple(problem.data["goal"])
         target = f"Goal:\n{picture(goal)}"
         moves = read_moves(response)
@@ -170,16 +168,16 @@ class Hanoi(Task):
 
 
 def split_of(start: State, goal: State) -> Split:
-    """The split that a pair of states belongs to, whatever the seed."""
+    """Return the split of a pair of states. It does not depend on the seed."""
     return "train" if derive_seed("hanoi", _digits(start), _digits(goal)) % VALIDATION_SHARE else "validation"
 
 
 def read_moves(response: str) -> list[tuple[int, int, int]] | None:
     """
-    The moves (disk, from, to) of a reply: its answer must be a list of triples of small whole numbers and nothing else.
+    Return the moves (disk, from, to) of a reply, legal or not.
 
     Returns:
-        `list` or `None`: The moves as written, legal or not; `None` if the answer is anything else.
+        `list` or `None`: The moves; `None` unless the answer is a list of triples of small whole numbers.
     """
     answer = read_answer(response)
     if answer is None or _MOVES.fullmatch(answer) is None:
@@ -188,7 +186,7 @@ def read_moves(response: str) -> list[tuple[int, int, int]] | None:
 
 
 def follow(start: State, moves: Sequence[tuple[int, int, int]]) -> Walk:
-    """Carries out moves up to the first that is illegal."""
+    """Play moves up to the first illegal one."""
     states = [start]
     for number, (disk, origin, to) in enumerate(moves, start=1):
         if illegal := _illegal(states[-1], disk, origin, to):
@@ -198,7 +196,7 @@ def follow(start: State, moves: Sequence[tuple[int, int, int]]) -> Walk:
 
 
 def _illegal(state: State, disk: int, origin: int, to: int) -> str:
-    """Why a disk cannot be moved so, or nothing if it can."""
+    """Return why a move is illegal; `""` if it is legal."""
     if not 1 <= disk <= len(state):
         return f"there is no disk {disk}"
     if origin == to or not (origin < PEGS and to < PEGS):
@@ -212,18 +210,18 @@ def _illegal(state: State, disk: int, origin: int, to: int) -> str:
     return ""
 
 
-def legal_moves(state: State) -> list[tuple[int, int, int]]:
-    """The moves (disk, from, to) that a state allows."""
+def moves_from(state: State) -> list[tuple[int, int, int]]:
+    """Return the legal moves (disk, from, to) of a state."""
     moves = ((disk, origin, to) for disk, origin in enumerate(state, start=1) for to in range(PEGS))
     return [move for move in moves if not _illegal(state, *move)]
 
 
 def distance(start: State, goal: State) -> int:
     """
-    The fewest moves from one state to another.
+    Return the lowest number of moves from one state to another.
 
-    The largest disk that has to move does so once, with all smaller ones on the third peg, or twice, by way of that peg:
-    each is the shorter in some cases.
+    The largest disk that has to move does so once, with all smaller ones on the third peg, or twice, via that peg.
+    Either can be shorter.
     """
     size = len(start)
     while size and start[size - 1] == goal[size - 1]:
@@ -240,7 +238,7 @@ def distance(start: State, goal: State) -> int:
 
 
 def _to_tower(state: State, peg: int) -> int:
-    """The fewest moves until all disks are on one peg."""
+    """Return the lowest number of moves until all disks are on one peg."""
     total = 0
     for index in range(len(state) - 1, -1, -1):
         if state[index] != peg:
@@ -250,12 +248,12 @@ def _to_tower(state: State, peg: int) -> int:
 
 
 def _listed(state: State) -> str:
-    """Where each disk is, in words that are alike for any number of disks."""
+    """Return the position of each disk, in the same words for any number of disks."""
     return ", ".join(f"disk {disk} on peg {peg}" for disk, peg in enumerate(state, start=1))
 
 
 def picture(state: State) -> str:
-    """The three pegs, a line each, disks from the bottom."""
+    """Return a line for each of the three pegs, with its disks from the bottom."""
     size = len(state)
     pegs = ([disk for disk in range(size, 0, -1) if state[disk - 1] == peg] for peg in range(PEGS))
     return "\n".join(f"peg {peg}:{''.join(f' {disk}' for disk in disks)}" for peg, disks in enumerate(pegs))

@@ -1,1 +1,1 @@
-"""Text of models, programs and servers: control tokens, what is shown of it, and secrets in it."""
+"""Text of models, programs and servers: prompts, replies, control tokens, filters for output, and secrets."""

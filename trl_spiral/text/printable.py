@@ -1,8 +1,8 @@
 """
 The one filter for text that models, programs and servers wrote, before it reaches a terminal, a log or Markdown.
 
-A filtered text has no control sequences, no changes of direction, no characters without width, and no halves of a surrogate
-pair. Each of these characters becomes U+FFFD.
+A filtered text has no control sequences, no changes of direction, no characters without width, and no halves of a
+surrogate pair. Each of these characters becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def cell(text: str, as_code: bool = False) -> str:
     return shown.replace("\\|", "\\ |").replace("|", "\\|")
 
 
-def fenced(text: str) -> list[str]:
+def fenced_lines(text: str) -> list[str]:
     """Return the lines of a fenced block of Markdown. The fence is longer than any that the text contains."""
     fence = "`" * max(3, 1 + _longest_backticks(text))
     return [f"{fence}text", block(text), fence]
@@ -119,7 +119,7 @@ def file_name(text: str) -> str:
 
 
 # ---- terminals and logs ----
-def say(text: str = "", screen: TextIO | None = None, end: str = "\n") -> None:
+def echo(text: str = "", screen: TextIO | None = None, end: str = "\n") -> None:
     """Write a text to a terminal, standard output by default."""
     screen = screen or sys.stdout
     encoding = screen.encoding or "utf-8"

@@ -1,8 +1,8 @@
 """
 Removal of secrets from strings that are written to a file or a log.
 
-A secret is found by the name of its setting, or by its shape. Where its end is unclear, more than the secret is hidden. A
-secret with neither a telling name nor a known shape stays.
+A secret is found by the name of its setting, or by its shape. Where its end is unclear, more than the secret is
+hidden. A secret with neither a telling name nor a known shape stays.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SHAPES = (
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a setting of that name has a secret for a value."""
+    """Return whether the value of a setting of that name is a secret."""
     return _NAME.search(name) is not None and _VARIABLE.search(name) is None
 
 

@@ -25,8 +25,8 @@ def parse(text: str, shape: Any) -> Any:
         text (`str`):
             The text.
         shape:
-            `str`, `int` (below `LARGEST`), `float` (any number), `Anything`, a set of allowed texts, or `None`.
-            A tuple of alternatives. A list with the shape of each item. A dictionary of shapes by name: a name that ends
+            `str`, `int` (below `LARGEST`), `float` (any number), `Anything`, a set of allowed texts, or `None`. A
+            tuple of alternatives. A list with the shape of each item. A dictionary of shapes by name: a name that ends
             in `?` may be missing, and the key `str` stands for all names.
 
     Raises:

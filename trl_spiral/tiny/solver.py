@@ -1,17 +1,12 @@
-"""
-The tiny solver: a language model made on the spot that has read some lessons about puzzles and can be trained on them.
-
-The network of the tiny player. Its tokenizer takes a whole phrase for one token, so that a puzzle is some twenty tokens long.
-"""
+"""The tiny solver: a language model that learns from lessons about puzzles."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trl_spiral.tiny.coder import Lesson, teach
-from trl_spiral.tiny.player import CHAT_TEMPLATE
+from trl_spiral.tiny.network import teach
+from trl_spiral.tiny.tokenizer import Lesson, closed_tokenizer
 
 
 if TYPE_CHECKING:
@@ -28,51 +23,30 @@ def make_tiny_solver(
     tied: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
-    A tiny solver that has read some lessons.
+    Make a tiny solver and train it on lessons.
 
     Equal arguments give equal weights on equal machines, so each rank of a distributed run makes its own. The caller's
-    random draws are untouched.
+    random state does not change.
 
     Args:
         lessons (`Sequence[tuple[list[dict], str]]`):
-            Prompts, as messages, and replies. What they are made of is all that it can read or write.
+            Prompts, as messages, and replies. The tokenizer encodes only what occurs in them.
         atoms (`str`):
-            Regular expression, without groups, for what a token is: words, moves. What stands between two is a token too.
+            Regular expression without groups for one token: words, moves. The text between two atoms is one token too,
+            so that a puzzle has about twenty tokens.
         seed (`int`, defaults to `0`):
-            Seed of its weights and of the order of its lessons.
+            Seed of the weights and of the order of the lessons.
         steps, batch_size (`int`):
-            Length of the warm start.
+            Length of the training.
         learning_rate (`float`, defaults to `4e-3`):
-            Its peak; it falls linearly to zero.
+            Peak learning rate; it falls linearly to zero.
         tied (`bool`, defaults to `False`):
-            Whether a token is read and written by the same vector. What is to be copied from the prompt is then soon learned.
+            Whether the embeddings of the input are also the output layer. It makes copying from the prompt easy to
+            learn.
 
     Returns:
-        `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model in float32 on the CPU, and its tokenizer, which has a chat
-        template.
+        `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model in float32 on the CPU, and its tokenizer with a
+        chat template.
     """
-    tokenizer = _make_tokenizer(lessons, atoms)
+    tokenizer = closed_tokenizer(lessons, atoms)
     return teach(tokenizer, lessons, seed, steps, batch_size, learning_rate, tied), tokenizer
-
-
-def _make_tokenizer(lessons: Sequence[Lesson], atoms: str) -> PreTrainedTokenizerBase:
-    """Atoms and the phrases between them."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    texts = [f"{message['role']}\n{message['content']}" for messages, _ in lessons for message in messages]
-    texts += [reply for _, reply in lessons]
-    pieces = {piece for text in [*texts, "\n", "assistant\n"] for piece in re.split(f"({atoms})", text) if piece}
-    vocabulary = {piece: number for number, piece in enumerate(["<|unk|>", *sorted(pieces)])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
-    words.pre_tokenizer = pre_tokenizers.Split(Regex(atoms), "isolated")
-    words.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        unk_token="<|unk|>",
-        eos_token="<|im_end|>",
-        pad_token="<|pad|>",
-        extra_special_tokens=["<|im_start|>"],
-        padding_side="left",
-        chat_template=CHAT_TEMPLATE,
-    )

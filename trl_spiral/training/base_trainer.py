@@ -1,4 +1,4 @@
-"""Shared by `SpiralTrainer` and `AlgorithmTrainer` over `GRPOTrainer`: advantages of one's own, and exact resuming."""
+"""Base of `SpiralTrainer` and `AlgorithmTrainer` over `GRPOTrainer`: own advantages, and exact resuming."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl_spiral import _trl
 from trl_spiral.callbacks.preemption import PreemptionCallback
-from trl_spiral.distributed import lock_together, on_rank_zero
+from trl_spiral.distributed import lock_on_rank_zero, on_rank_zero
 from trl_spiral.files import naming_full_disk
 from trl_spiral.text.printable import get_logger
 from trl_spiral.training.checkpoint import (
@@ -33,16 +33,16 @@ from trl_spiral.training.resume import check_settings, digest, settings_of
 logger = get_logger(__name__)
 
 _REFERENCE_FILE = "selfplay_reference.safetensors"
-_FREE_SPACE = "Free some space and go on by `resume_from_checkpoint=True`: earlier checkpoints are whole."
+_FREE_SPACE = "Free some space and continue with `resume_from_checkpoint=True`: earlier checkpoints are complete."
 
 
 class AdvantageMixin:
     """
-    Over [`~trl.GRPOTrainer`]: advantages of one's own in place of TRL's, and resumed runs that continue with the same
-    numbers on an equal machine.
+    Over [`~trl.GRPOTrainer`]: own advantages in place of TRL's, and resumed runs that continue with the same numbers
+    on an equal machine.
 
-    A subclass returns them from `_own_advantages`, and what a checkpoint must contain from `_own_state`. It may write
-    more files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
+    A subclass returns the advantages from `_own_advantages`, and its state for checkpoints from `_own_state`. It may
+    write more files in `_save_own_files`. The output folder is locked from construction to the end of `train()`.
 
     Attributes:
         resumed (`dict`, *optional*):
@@ -54,7 +54,7 @@ class AdvantageMixin:
     resumed: dict[str, Any] | None = None
 
     def __init__(self, model, reward_funcs, args, *others, **kwargs):
-        # transformers saves in the middle of a step, into a folder that then lists a file of its own.
+        # It would save in the middle of a step, and add a file of its own to the folder.
         args.enable_jit_checkpoint = False
         super().__init__(model, reward_funcs, args, *others, **kwargs)
         self._preemption = PreemptionCallback(self)
@@ -62,16 +62,17 @@ class AdvantageMixin:
 
     def _own_advantages(self, output: dict[str, Any]) -> tuple[torch.Tensor, list[float]] | None:
         """
-        This rank's advantages, of shape (rows,) or (rows, tokens), and what a log shows of each row; `None` to keep TRL's.
+        Return this rank's advantages, of shape (rows,) or (rows, tokens), and one number per row for the log; `None`
+        to keep TRL's.
 
         Args:
             output (`dict[str, Any]`):
-                The batch that TRL generated and scored.
+                The batch, generated and scored by TRL.
         """
         raise NotImplementedError
 
     def _sample(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch, generated and scored, with TRL's advantages."""
+        """Return a batch, generated and scored, with TRL's advantages."""
         return super()._generate_and_score_completions(inputs)
 
     def _generate_and_score_completions(self, inputs):
@@ -90,16 +91,16 @@ class AdvantageMixin:
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint's folder, or `True` (or `"true"`) for the newest whole one in `args.output_dir`. A log
-                line names each newer one that is skipped, and why. `"auto"` resumes from the newest whole checkpoint if
-                there is one, and starts anew otherwise.
+                A checkpoint's folder, or `True` (or `"true"`) for the newest complete one in `args.output_dir`. For
+                each newer one that is skipped, the reason is logged. `"auto"` resumes from the newest complete
+                checkpoint if there is one, and starts a new run otherwise.
 
         Raises:
-            ValueError: If there is no whole checkpoint, the one that is named is not whole, or a setting differs from
-                the checkpoint's that a resume cannot change; see [`~training.resume`].
-            SystemExit: After a signal, when the checkpoint is saved. See [`PreemptionCallback`].
+            ValueError: If there is no complete checkpoint, the given one is not complete, or a setting that a resume
+                cannot change differs from the checkpoint's; see [`~training.resume`].
+            SystemExit: After a signal, once the checkpoint is saved. See [`PreemptionCallback`].
         """
-        self._output_lock = lock_together(self.args.output_dir, self.is_world_process_zero())
+        self._output_lock = lock_on_rank_zero(self.args.output_dir, self.is_world_process_zero())
         check_resume(resume_from_checkpoint, self.args.output_dir)
         wanted = resume_from_checkpoint
         if isinstance(wanted, str) and wanted.lower() in ("true", "false"):
@@ -133,14 +134,14 @@ class AdvantageMixin:
         folder = Path(checkpoint)
         if not (folder / state_file(0, self._state_name)).is_file():
             raise ValueError(
-                f"Cannot resume from {checkpoint}: it is whole, but without {state_file(0, self._state_name)}, as one "
-                "that another trainer wrote. Resume from one that this trainer wrote."
+                f"Cannot resume from {checkpoint}: it is complete, but has no {state_file(0, self._state_name)}, so "
+                "another trainer wrote it. Resume from a checkpoint of this trainer."
             )
         changed = check_settings(checkpoint, read_marker(folder)["settings"], self._settings)
         if self.args.sync_ref_model and not (folder / _REFERENCE_FILE).is_file():
             raise ValueError(
-                f"Cannot resume from {checkpoint} with `sync_ref_model`: the run that wrote it did not move its "
-                "reference model, and kept none. Resume without it."
+                f"Cannot resume from {checkpoint} with `sync_ref_model`: the run that wrote it did not change its "
+                "reference model, and stored none. Resume without it."
             )
         step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
         return {"checkpoint": checkpoint, "step": step, "changed": changed}
@@ -172,17 +173,17 @@ class AdvantageMixin:
         )
 
     def _start_anew(self) -> None:
-        """Prepares a run that resumes from nothing. Called on every rank."""
+        """Prepare a new run. Called on every rank."""
 
     def _own_state(self) -> dict[str, Any]:
-        """What this rank must remember, as plain values and tensors."""
+        """Return this rank's state for a checkpoint, as plain values and tensors."""
         return {}
 
     def _restore_own_state(self, state: dict[str, Any], folder: Path) -> None:
-        """Puts back what `_own_state` gave."""
+        """Restore the state that `_own_state` returned."""
 
     def _save_own_files(self, folder: Path) -> None:
-        """Writes more into a checkpoint before it counts as complete. Called on every rank."""
+        """Write more files into a checkpoint before it is complete. Called on every rank."""
 
     def save_model(self, *args, **kwargs):
         with _trl.saving_without_secrets():
@@ -198,7 +199,7 @@ class AdvantageMixin:
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        # A folder of that name may be there already, whole; it is not whole from here on.
+        # A complete checkpoint of that name may exist. From here on it is incomplete.
         invalidate(folder)
 
         def complete() -> None:
@@ -214,7 +215,7 @@ class AdvantageMixin:
         state = {**self._own_state(), "cycle": _trl.cycle_state(self)}
         save_atomically(state, folder / state_file(self.args.process_index, self._state_name))
         if self.args.sync_ref_model and self.is_world_process_zero():
-            # TRL reloads the reference from the initial model, not as far as it has been moved.
+            # TRL reloads the initial reference model, without the changes since then.
             save_model(self.accelerator.unwrap_model(self.ref_model), str(folder / _REFERENCE_FILE))
         self._save_own_files(folder)
         self.accelerator.wait_for_everyone()
@@ -243,23 +244,24 @@ class AdvantageMixin:
 
     # ---- the end ----
     def _run_epoch(self, *args, **kwargs):
-        # Transformers takes one step more where `max_steps` ends in the middle of an epoch.
+        # transformers takes one more step if `max_steps` is reached in the middle of an epoch.
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
 
     def _finalize_training(self, *args):
         if self._unrestored is not None:
             logger.warning(
-                "%s has taken %d steps and `max_steps` is %d: nothing is left to train. Raise `max_steps` to go on.",
+                "%s has taken %d steps and `max_steps` is %d: nothing is left to train. Raise `max_steps` to "
+                "continue.",
                 *(self._unrestored, self.state.global_step, self.state.max_steps),
             )
-            # No step was taken that would have restored it.
+            # Without a step, it has not been restored yet.
             self._load_rng_state(self._unrestored)
         return super()._finalize_training(*args)
 
     def log(self, logs, start_time=None):
         if "train_loss" in logs:
-            # transformers divides by the steps since a resume, and the loss that we restore is the whole run's.
+            # transformers divides by the steps since the resume, and the restored loss is that of the whole run.
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 0.001)
         with _trl.printing_safely():
             super().log(logs, start_time)

@@ -1,11 +1,10 @@
 """
-Everything that changes what happens next, on its way to disk and back.
+Complete checkpoints: a marker file lists all files with their digests.
 
-A checkpoint of transformers holds the model, the optimizer and the random state. A self-play run also depends on its
-baselines, its episode counter, the turns it kept for the next batch, its pool of opponents, and its place in TRL's
-generation cycle. Each rank writes its own `RolloutState` next to its own random state. Rank 0 then lists all files of
-the checkpoint with their digests in a marker file. A checkpoint without a true marker is damaged, or was not written
-to the end, and is skipped.
+A checkpoint of transformers contains the model, the optimizer and the random state. A self-play run also depends on
+its baselines, its episode counter, the rows kept for the next batch, its pool of opponents, and its place in TRL's
+generation cycle. Each rank writes these next to its random state. Rank 0 then writes the marker. A checkpoint without
+a valid marker is damaged or incomplete, and is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 import xxhash
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from trl_spiral.files import damage, digest_of, write_text
+from trl_spiral.files import damage, digest_of, replacing, write_text
 from trl_spiral.opponents.pool import POOL_FOLDER
 from trl_spiral.text.printable import get_logger
 
@@ -31,7 +30,7 @@ MARKER = "selfplay_complete.json"
 _FORMAT = 2
 _UNLISTED = (
     MARKER,
-    "entropy_ctrl_state.json",  # TRL writes it last, and it is never read: a rank's own state holds the same
+    "entropy_ctrl_state.json",  # written by TRL after the marker, and never read: each rank's state contains the same
 )
 
 
@@ -41,14 +40,13 @@ def state_file(rank: int, name: str = "selfplay_state") -> str:
 
 
 def save_atomically(value: Any, path: Path) -> None:
-    """`torch.save` that leaves either the old file or the whole new one."""
-    partial = path.with_name(path.name + ".partial")
-    torch.save(value, partial)
-    os.replace(partial, path)
+    """As `torch.save`, but leave either the old file or the complete new one."""
+    with replacing(path) as partial:
+        torch.save(value, partial)
 
 
 def invalidate(checkpoint: Path) -> None:
-    """Mark a checkpoint as incomplete before it is written again. Harmless where there is none."""
+    """Mark a checkpoint, if it exists, as incomplete before it is written again."""
     (checkpoint / MARKER).unlink(missing_ok=True)
 
 
@@ -64,7 +62,7 @@ def write_marker(
         settings (`Mapping[str, Any]`):
             Settings of the run that wrote it; see [`~training.resume`].
         digests (`Mapping[str, tuple[int, str]]`, *optional*):
-            Sizes and digests that are known already, by path in the folder. These files are not read again.
+            Known sizes and digests, by path in the folder. These files are not read again.
     """
     known = digests or {}
     files = {
@@ -80,7 +78,7 @@ def _digest_of(content: Any) -> str:
     return xxhash.xxh3_128(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-class NotWhole(ValueError):
+class Incomplete(ValueError):
     """A checkpoint cannot be resumed from. The message is a clause that says why."""
 
 
@@ -89,20 +87,20 @@ def read_marker(checkpoint: Path) -> dict[str, Any]:
     Return the content of a checkpoint's marker.
 
     Raises:
-        NotWhole: If there is none, or it is damaged.
+        Incomplete: If there is none, or it is damaged.
     """
     try:
         content = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
         digest = content.pop("digest", None)
         if content.get("format") != _FORMAT:
-            raise NotWhole(f"was not written by this version of trl_spiral: {MARKER} is in another format")
+            raise Incomplete(f"was not written by this version of trl_spiral: {MARKER} is in another format")
         if digest == _digest_of(content):
             return content
     except FileNotFoundError as error:
-        raise NotWhole(f"was not written to the end: {MARKER} is missing") from error
+        raise Incomplete(f"was not written to the end: {MARKER} is missing") from error
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError):
         pass
-    raise NotWhole(f"is damaged: {MARKER} is not what was written")
+    raise Incomplete(f"is damaged: {MARKER} is not what was written")
 
 
 def why_incomplete(checkpoint: Path, repair: bool = False) -> str | None:
@@ -117,7 +115,7 @@ def why_incomplete(checkpoint: Path, repair: bool = False) -> str | None:
     """
     try:
         files = read_marker(checkpoint)["files"]
-    except NotWhole as error:
+    except Incomplete as error:
         return str(error)
     for name, known in files.items():
         is_snapshot = name.startswith(f"{POOL_FOLDER}/") and name.count("/") > 1
@@ -154,7 +152,7 @@ def check_resume(resume_from_checkpoint: str | bool | None, output_dir: str | os
 
 def check_checkpoint(checkpoint: str | os.PathLike[str], repair: bool = False) -> None:
     """
-    Check a checkpoint that was named.
+    Check a given checkpoint.
 
     Args:
         checkpoint (`str`):
@@ -169,15 +167,15 @@ def check_checkpoint(checkpoint: str | os.PathLike[str], repair: bool = False) -
     if (reason := why_incomplete(path, repair)) is None:
         return
     if not (path / MARKER).exists():
-        reason += ", as in one of TRL's own trainers"
+        reason += ", as in checkpoints of TRL's own trainers"
     other = newest_complete_checkpoint(path.parent, repair)
-    advice = f"The newest whole one next to it is {other}." if other else "No checkpoint next to it is whole."
+    advice = f"The newest complete one next to it is {other}." if other else "No checkpoint next to it is complete."
     raise ValueError(f"Cannot resume from {path}, which {reason}. {advice}")
 
 
 def newest_complete_checkpoint(output_dir: str | os.PathLike[str], repair: bool = False) -> str | None:
     """
-    Return the newest complete checkpoint of a run, or `None`. Log which newer ones it skips, and why.
+    Return the newest complete checkpoint of a run, or `None`. Log the newer ones that are skipped, and the reasons.
 
     Args:
         output_dir (`str`):

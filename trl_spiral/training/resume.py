@@ -1,9 +1,10 @@
 """
-One table that decides what a resume does with each setting that differs from the checkpoint's.
+The effect of a setting that differs from the checkpoint's when a run is resumed.
 
-A checkpoint's marker holds the settings of the run that wrote it. A resume *applies* a new value, *warns* that it
-mixes with results of the former one, or *refuses* it because the checkpoint holds something that only fits the former
-one: the batch in use, the state of the optimizer, the place in the order of prompts. A setting in no list warns.
+A checkpoint's marker contains the settings of the run that wrote it. A resume *applies* a new value, *warns* that it
+mixes with results of the former one, or *refuses* it because the checkpoint contains something that only fits the
+former one: the batch in use, the state of the optimizer, the place in the order of prompts. A setting in no list
+warns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trl_spiral.text.printable import get_logger
 logger = get_logger(__name__)
 
 REFUSED = {
-    # The checkpoint holds the batch in use, divided into steps, and what was computed for it.
+    # The checkpoint contains the batch in use, divided into steps, and its log-probabilities.
     "the batch in use": """
         world_size per_device_train_batch_size gradient_accumulation_steps steps_per_generation generation_batch_size
         num_iterations num_generations sample_unit kl_term use_vllm vllm_importance_sampling_correction
@@ -31,16 +32,16 @@ REFUSED = {
     "weights that only fit that": "adapter model",
     "the state of the estimator": "estimator",
     "the state of the curriculum": "curriculum",
-    # Games and prompts follow from the seed and the number of those before.
+    # Games and prompts depend on the seed and the number of earlier ones.
     "the place in the order of games and prompts": """
         seed data_seed train_dataset shuffle_dataset dataloader_drop_last train_sampling_strategy length_column_name
         accelerator_config""",
 }
-"""Settings that a resume refuses, by what the checkpoint holds of the former value."""
+"""Settings that a resume refuses, by the part of the checkpoint that only fits the former value."""
 
 WARNED = """
     games games_per_start opponents baseline_per_opponent estimator_arguments prompt_style
-    chat_template keep_surplus filter_zero_advantages winner_learns_from_forfeit illegal_move_return illegal_move_gain
+    chat_template filter_zero_advantages winner_learns_from_forfeit forfeit
     pool_dtype algorithm reward_functions base_model dtype bf16 fp16 tf32 use_cpu sync_ref_model reinforce_baseline
     constrain_moves priming_games"""
 """Settings that a resume applies with a warning: rows, baselines, ratings or weights come from the former value."""
@@ -59,13 +60,13 @@ APPLIED = """
     epsilon_high sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
     importance_sampling_level reward_weights multi_objective_aggregation scale_rewards loss_type
     mask_truncated_completions ref_model_mixup_alpha ref_model_sync_steps top_entropy_quantile entropy_coef
-    use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target entropy_coef_end
+    use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target
     vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
     vllm_importance_sampling_cap off_policy_mask_threshold use_bias_correction_kl game_weights opening_moves
     max_draw_retries games_in_flight matchmaking pool_every pool_start pool_capacity pool_eviction pool_rating_games
     pool_repair endpoint_kwargs gpg_min_useful gpg_max_resamples reinforce_baseline_decay
     temperature_ref_std temperature_min temperature_max"""
-"""Settings that hold from the first step of the resumed run."""
+"""Settings that take effect at the first step of the resumed run."""
 
 HARMLESS = """
     output_dir logging_strategy logging_steps logging_first_step log_on_each_node logging_nan_inf_filter
@@ -81,24 +82,22 @@ HARMLESS = """
     skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint local_rank trust_remote_code
     num_generations_eval ds3_gather_for_generation vllm_enable_sleep_mode vllm_server_base_url vllm_server_host
     vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization log_completions log_multimodal
-    num_completions_to_print log_unique_prompts log_completions_hub_repo vllm_server_patience
-    live eval_rows eval_sampling"""
-"""Settings that change no number of training. They are not compared."""
+    num_completions_to_print log_unique_prompts log_completions_hub_repo eval_sampling"""
+"""Settings without an effect on training. They are not compared."""
 
 AS_OBJECTS = """
-    advantage_estimator role_baseline_decay role_baseline_per_episode turn_discount position_trace fsdp fsdp_config
-    deepspeed parallelism_config"""
-"""Settings that are compared as what they make: the estimator, and how the model is distributed."""
+    advantage_estimator advantage_kwargs pool_kwargs fsdp fsdp_config deepspeed parallelism_config"""
+"""Settings that are compared through the objects made from them: the estimator, the pool and the sharding."""
 
 _LEFT_OUT = {*HARMLESS.split(), *AS_OBJECTS.split()}
 _HELD = {name: held for held, names in REFUSED.items() for name in names.split()}
 _APPLIED = set(APPLIED.split())
 _REMEDIES = {
     "world_size": "launch with `--num_processes {0}`",
-    "kl_term": "leave `beta` at zero or away from it",
+    "kl_term": "keep `beta` at zero, or above it",
 }
 _OTHER_STATE = ("reduce_lr_on_plateau", "greedy")
-"""Schedulers whose state differs from that of all others."""
+"""Schedulers with another kind of state than the others."""
 
 
 def settings_of(args: Any, **others: Any) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def settings_of(args: Any, **others: Any) -> dict[str, Any]:
         args (`TrainingArguments`):
             The trainer's configuration.
         others:
-            What the trainer was given besides, by name. They take the place of settings of the same name.
+            Further settings by name. They replace those of `args`.
     """
     fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     return {
@@ -118,26 +117,26 @@ def settings_of(args: Any, **others: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can hold: the value itself, or a digest if it is long or may hold a secret."""
+    """Return a value for JSON: the value itself, or a digest if it is long or may contain a secret."""
     text = _json(value)
     return digest(value) if "://" in text or len(text) > 300 or isinstance(value, dict) else json.loads(text)
 
 
 def digest(value: Any) -> str:
-    """Return a digest that equal values share."""
+    """Return a digest, which is equal for equal values."""
     return f"#{hashlib.blake2b(_json(value).encode(), digest_size=8).hexdigest()}"
 
 
 def _json(value: Any) -> str:
-    # Without the addresses of objects, which differ from one process to the next.
+    # Without the addresses of objects, which differ between processes.
     return json.dumps(value, default=lambda thing: re.sub(r" at 0x[0-9a-f]+", "", str(thing)), sort_keys=True)
 
 
 def describe(thing: Any) -> tuple[str | None, list[str]]:
     """
-    Return the name of an object's class or of a function, and the arguments that the object was made with.
+    Return the name of an object's class or of a function, and the arguments of the object.
 
-    Only arguments that the object keeps under their own names are found. Text among them is given as a digest.
+    Only arguments that are attributes of the same name are found. Text is replaced by a digest.
     """
     if thing is None or inspect.isroutine(thing):
         return getattr(thing, "__qualname__", None), []
@@ -175,7 +174,7 @@ def check_settings(
             former, new = changed[name]
             remedy = _REMEDIES.get(name, f"set `{name}` to {{0!r}}").format(former)
             raise ValueError(
-                f"{checkpoint} was written with `{name}={former!r}` and this run has {new!r}. It holds {held}: "
+                f"{checkpoint} was written with `{name}={former!r}` and this run has {new!r}. It contains {held}: "
                 f"{remedy}, or start a new run with {checkpoint} as its model."
             )
     applied = {name: values for name, values in changed.items() if name in _APPLIED}
@@ -183,7 +182,7 @@ def check_settings(
         logger.info("Resuming from %s with %s.", checkpoint, _listed(applied))
     if mixed := {name: values for name, values in changed.items() if name not in applied}:
         logger.warning(
-            "Resuming from %s with %s. What the checkpoint holds comes from the former value.",
+            "Resuming from %s with %s. The content of the checkpoint comes from the former value.",
             checkpoint,
             _listed(mixed),
         )
@@ -191,7 +190,7 @@ def check_settings(
 
 
 def _held_at_times(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings that are refused because of the value of another, and what the checkpoint holds."""
+    """Return settings that are refused because of another one, and the part of the checkpoint that does not fit."""
     schedulers = {before.get("lr_scheduler_type"), now.get("lr_scheduler_type")}
     held: dict[str, str] = {}
     if not schedulers.isdisjoint(_OTHER_STATE):

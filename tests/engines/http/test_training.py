@@ -90,7 +90,7 @@ class TestTrainingAgainstAnEndpoint:
         assert sum(metrics["selfplay/engine/guest/requests"] for metrics in logged) == len(server.seen)
         assert any("selfplay/engine/guest/lost" in entry for entry in history(trainer))
 
-        rows = [row for batch, _, _ in trainer.batches for row in batch] + trainer.rollout.state.kept
+        rows = [row for batch, _, _ in trainer.batches for row in batch] + trainer.rollout.collector.kept
         assert not lost & {row.episode for row in rows}
         assert {episodes[row.episode].players[row.seat] for row in rows} == {POLICY}
         assert any("guest" in episodes[row.episode].players for row in rows)

@@ -155,7 +155,7 @@ class TestVLLMEngine:
         assert tokenizer.decode(reply.completion_ids, skip_special_tokens=True).isdigit()
 
     def test_constrains_replies_to_legal_moves(self, engine, prompts, tokenizer):
-        from trl_spiral.text.prompts import extract_move
+        from trl_spiral.text.replies import extract_move
 
         requests = [Request(prompts[0], LONG, seed=seed, legal_moves=("[9]", "[0]")) for seed in range(16)]
         replies = [reply for reply in answers(engine, requests) if reply.finish_reason == "stop"]

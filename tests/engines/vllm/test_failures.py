@@ -25,7 +25,7 @@ def proxy(server):
         yield proxy
 
 
-def run(folder, model, proxy, **changes):
+def run(folder, model, proxy, patience=30, **changes):
     """Two ranks, eight steps, two batches."""
     import vllm_on_cpu.trainer  # noqa: F401  # here, and not in each fork
 
@@ -38,7 +38,7 @@ def run(folder, model, proxy, **changes):
         vllm_server_base_url=proxy.base_url,
         max_steps=8,
     )
-    settings = dict(name="run", model=model, games=GAMES, config={**config, **changes})
+    settings = dict(name="run", model=model, games=GAMES, config={**config, **changes}, patience=patience)
     (folder / "run.json").write_text(json.dumps([settings]))
     return launch(SCRIPT, folder / "run.json"), time.monotonic()
 
@@ -99,7 +99,7 @@ class TestAServer:
 
         proxy.at[BATCH * 2] = restart
         # It takes some 20 seconds, and longer on a machine that is busy.
-        done, _ = run(tmp_path, vllm_model_dir, proxy, vllm_server_patience=120)
+        done, _ = run(tmp_path, vllm_model_dir, proxy, patience=120)
         for thread in threads:
             thread.join()
 

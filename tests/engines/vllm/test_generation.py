@@ -29,7 +29,7 @@ def trainer(vllm_model_dir, tmp_path_factory):
 
 @pytest.fixture
 def row(trainer):
-    return trainer.rollout.batch[0]
+    return trainer.rollout.batch.rows[0]
 
 
 def apart(trainer, reply, prompt):

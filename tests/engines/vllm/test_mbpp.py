@@ -7,7 +7,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from tests.helpers.code_models import MBPP
-from trl_spiral.sandbox import Verdict
+from trl_spiral.sandbox import TrialResult
 
 
 pytestmark = pytest.mark.vllm
@@ -17,7 +17,7 @@ class Unused:
     """What is tested here is who writes."""
 
     def judge(self, trials):
-        return [Verdict(True) for _ in trials]
+        return [TrialResult(True) for _ in trials]
 
 
 class TestMBPPCallback:

@@ -269,7 +269,7 @@ class TestWholeWeights:
             for name in ("barrier", "all_reduce", "all_gather", "all_gather_object", "broadcast_object_list"):
                 monkeypatch.setattr(torch.distributed, name, hang)
             monkeypatch.setattr(type(trainer.accelerator), "wait_for_everyone", hang)
-            monkeypatch.setattr("trl_spiral._trl.vllm_generation.broadcast_object_list", hang)
+            monkeypatch.setattr("trl_spiral.distributed.gather_object", hang)
             answers(engine, crowd([POLICY, "step-3"], number=70))
 
             assert engine.metrics()["weight_switches"] > 0

@@ -105,7 +105,7 @@ class TestTraining:
             kept += written - len(rows)
             assert metrics["selfplay/kept_rows"] == kept
 
-    def test_logs_how_the_engine_was_used(self, ran):
+    def test_logs_the_use_of_the_engine(self, ran):
         assert min(ran.logged("selfplay/engine/new_tokens")) > 0
 
 

@@ -1,4 +1,4 @@
-"""Strategies on file: what was graded can be read back, by us and by a person."""
+"""Policy tables: files are complete, readable and can be read back."""
 
 import json
 
@@ -16,7 +16,7 @@ KUHN = game_tree("Kuhn-v0")
 
 @pytest.fixture
 def timid():
-    """Never bets and always folds, but for one reply in four, which is illegal."""
+    """A policy that never bets and always folds; a quarter of its replies is illegal."""
     mass = [1.0] * KUHN.size
     for state in KUHN.states:
         for move, sequence in zip(state.moves, state.sequences, strict=True):
@@ -30,7 +30,7 @@ class TestWritePolicyTable:
         states = {entry["state"]: entry for entry in record["states"]}
 
         assert json.loads((tmp_path / "made" / "Kuhn-v0-step-20.json").read_text()) == record
-        # Each seat's ante can be had by a bet (`tests/evaluation/exact/test_exploitability.py` derives it).
+        # A bet wins the ante of each seat (`tests/evaluation/exact/test_exploitability.py` derives it).
         assert (record["nash_conv"], record["best_response_values"], record["illegal"]) == (2.0, [1.0, 1.0], 0.25)
         assert (record["step"], record["temperature"], record["samples"]) == (20, 0.5, None)
         assert states["0p"] == {
@@ -43,7 +43,7 @@ class TestWritePolicyTable:
         }
         assert states["0b"]["reach"] == 0.0
 
-    def test_says_what_openspiel_finds(self, timid, tmp_path):
+    def test_contains_the_number_of_openspiel(self, timid, tmp_path):
         pytest.importorskip("pyspiel")
 
         assert write_policy_table(timid, tmp_path / "table")["openspiel_nash_conv"] == pytest.approx(2, abs=1e-9)
@@ -69,19 +69,19 @@ class TestFormatPolicyTable:
         assert "| 1 | `0p` | 33.3 % | [check] 75.0 %, [bet] 0.0 % | 25.0 % | [bet] |" in text
         assert sum(line.startswith(("| 0 |", "| 1 |")) for line in text.splitlines()) == 12
 
-    def test_says_how_sure_it_is_where_replies_were_drawn(self, tmp_path):
+    def test_contains_the_interval_of_sampled_replies(self, tmp_path):
         drawn = sampled_moves("Kuhn-v0", RandomPlayer(), None, 20)
         record = write_policy_table(drawn, tmp_path / "table")
 
-        interval = f"(95 % interval {record['nash_conv_low'] / 2:.4f} to {record['nash_conv_high'] / 2:.4f})"
+        interval = f"(95% interval {record['nash_conv_low'] / 2:.4f} to {record['nash_conv_high'] / 2:.4f})"
         assert f"{interval}, NashConv {record['nash_conv']:.4f}, from 20 replies at each" in format_policy_table(
             record
         )
 
-    def test_leaves_out_what_seldom_comes_up_where_there_is_too_much(self, timid, tmp_path, monkeypatch):
+    def test_a_long_table_contains_the_most_frequent_states(self, timid, tmp_path, monkeypatch):
         monkeypatch.setattr("trl_spiral.evaluation.exact.policy_tables.MOST_ROWS", 6)
         text = format_policy_table(write_policy_table(timid, tmp_path / "table"))
 
         assert "6 of 12 information states" in text
-        # It never bets, so nobody is ever asked whether to call.
+        # The policy never bets, so states after a bet have probability 0.
         assert "`0p`" in text and "`0b`" not in text

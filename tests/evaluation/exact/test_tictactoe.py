@@ -1,4 +1,4 @@
-"""Grading a policy exactly: theory's numbers come out of the same path that a language model goes through."""
+"""Exact grading at tic-tac-toe: known numbers, through the same code that grades language models."""
 
 import math
 
@@ -24,7 +24,7 @@ from trl_spiral.text.prompts import PromptRenderer
 
 
 def pairs(tokenizer):
-    """(board, cell, is the reply `\\boxed{[cell]}`) of every row that is scored: each cell in four ways."""
+    """Return (board, cell, whether the reply is `\\boxed{[cell]}`) for every scored row: each cell in four forms."""
     renderer = PromptRenderer(tokenizer)
     ways = {}
     for cell in range(9):
@@ -42,7 +42,7 @@ class TestGradeTicTacToe:
 
         (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
 
-        # Random against random, first seat: GAMES and every table of the game say .5849 / .1270 / .2881.
+        # Random against random, seat 0: .5849 / .1270 / .2881 in every table of the game.
         assert report.outcomes["random", 0].win == pytest.approx(0.58492, abs=1e-5)
         assert report.outcomes["random", 0].draw == pytest.approx(0.12698, abs=1e-5)
         assert report.outcomes["random", 1].win == pytest.approx(0.28810, abs=1e-5)
@@ -63,17 +63,17 @@ class TestGradeTicTacToe:
         assert report.outcomes["random", 0].win == pytest.approx(0.96781, abs=1e-5)
         assert report.mean("random", "non_loss") == pytest.approx(1.0)
 
-    def test_what_is_missing_from_one_is_an_illegal_reply(self, tokenizer):
+    def test_the_rest_to_one_is_an_illegal_reply(self, tokenizer):
         def score(prompts, replies):
             return [[math.log(0.5 / len(empty_cells(b))) if boxed else -math.inf for b, _, boxed in pairs(tokenizer)]]
 
         (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
 
-        # Half of all replies are illegal: the first seat gets its first move in with 1/2, its second with 1/4, …
+        # Half of all replies are illegal: seat 0 completes its first move with probability 1/2, its second with 1/4, …
         assert report.outcomes["random", 0].illegal > 0.5
         assert report.outcomes["random", 0].loss >= report.outcomes["random", 0].illegal
 
-    def test_a_bare_move_counts_as_one(self, tokenizer):
+    def test_a_move_without_a_box_counts_as_legal(self, tokenizer):
         def score(prompts, replies):
             bare = {PromptRenderer(tokenizer).reply(str(cell)) for cell in range(9)}
             counts = [len(empty_cells(board)) for board, _, _ in pairs(tokenizer)]
@@ -81,11 +81,11 @@ class TestGradeTicTacToe:
 
         (report,) = grade_tictactoe(PromptRenderer(tokenizer), score)
 
-        # A policy that had left out the box once graded as if it broke the rules, though every game took its moves.
+        # Such a policy was once graded as illegal although every game accepted its moves.
         assert report.outcomes["random", 0].win == pytest.approx(0.58492, abs=1e-5)
         assert report.mean("random", "illegal") == pytest.approx(0.0, abs=1e-12)
 
-    def test_prompts_that_open_a_thought_leave_no_reply_that_is_a_move(self, tokenizer):
+    def test_prompts_that_open_a_thought_are_refused(self, tokenizer):
         with pytest.raises(ValueError, match=r"opens a thought, so that no reply is the move \[0\] alone"):
             grade_tictactoe(PromptRenderer(tokenizer, "r1"), lambda prompts, replies: [[0.0] * len(replies)])
 
@@ -111,7 +111,7 @@ class TestGradeTicTacToe:
         assert max(changes.values()) < 1e-6
 
     @pytest.mark.slow
-    def test_a_floor_changes_nothing_that_matters(self, tokenizer, model_dir):
+    def test_a_floor_does_not_change_the_results(self, tokenizer, model_dir):
         from transformers import AutoModelForCausalLM
 
         from trl_spiral.engines.local.scoring import reply_logprobs
@@ -125,7 +125,7 @@ class TestGradeTicTacToe:
         for whole, cut in zip(*reports, strict=True):
             assert cut.metrics() == pytest.approx(whole.metrics(), abs=1e-5)
 
-    def test_a_real_model_is_graded_as_it_plays(self, tokenizer, model_dir):
+    def test_exact_results_of_a_model_match_its_games(self, tokenizer, model_dir):
         from transformers import AutoModelForCausalLM
 
         from trl_spiral.engines.local.scoring import reply_logprobs
@@ -151,14 +151,14 @@ class TestGradeTicTacToe:
 
 
 class TestBestResponse:
-    def test_moving_first_against_random_play_it_wins_what_it_is_known_to_win(self):
+    def test_has_the_known_results_against_random_play(self):
         responder = exact_outcome(best_response(uniform_policy, 0), uniform_policy, 0)
 
-        # From our table of oracles: .9948 won, none lost, .0052 drawn.
+        # From our table of reference values: .9948 won, 0 lost, .0052 drawn.
         assert responder.win == pytest.approx(0.9948, abs=5e-5)
         assert responder.draw == pytest.approx(0.0052, abs=5e-5)
         assert responder.loss == 0.0
-        # The report has it from the policy's side, in the other seat.
+        # The report contains the results of the policy, in the other seat.
         reported = grade_distribution(uniform_policy).outcomes["best_response", 1]
         assert (reported.win, reported.draw, reported.loss) == pytest.approx(
             (responder.loss, responder.draw, responder.win)
@@ -171,14 +171,14 @@ class TestBestResponse:
         assert metrics["best_response/seat1/draw"] == pytest.approx(1.0)
         assert metrics["best_response/non_loss"] == pytest.approx(1.0)
 
-    def test_always_beats_a_habit_that_can_be_beaten(self):
-        # The first empty cell, every time: 0, then 1, then 2 unless somebody is in the way, and never a thought of that.
+    def test_always_beats_a_predictable_policy(self):
+        # The policy always takes the first empty cell.
         metrics = grade_distribution(lambda board: {empty_cells(board)[0]: 1.0}).metrics()
 
         assert metrics["best_response/seat0/loss"] == metrics["best_response/seat1/loss"] == 1.0
 
-    def test_counts_on_illegal_replies(self):
-        # Perfect, but speechless where the game began in the last corner: whoever knows begins there.
+    def test_exploits_illegal_replies(self):
+        # Perfect, except for an illegal reply if the game begins in the last corner.
         def player(board):
             return {} if board == "........O" else minimax_policy(board)
 

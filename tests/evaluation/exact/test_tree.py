@@ -1,4 +1,4 @@
-"""Whole game trees: their size, what can be told from them, and what cannot be walked."""
+"""Game trees: size, values, best responses, and games without a tree."""
 
 import math
 import random
@@ -18,15 +18,15 @@ def uniform(tree):
 
 class RandomGame(Dealt):
     """
-    A tree drawn from a seed: each of three deals goes on for up to three turns of two or three moves, and pays anything.
+    A random game from a seed: three deals, up to three turns of two or three moves, and random returns.
 
-    Seat 0 is told which deal it is, seat 1 is told nothing of it; both see all moves.
+    Seat 0 sees the deal, seat 1 does not; both see all moves.
     """
 
     name = "random game"
 
-    def __init__(self, seed=0, told=True, leak=False, seats=2, gain=0.0):
-        self.seed, self.told, self.leak, self.gain = seed, told, leak, gain
+    def __init__(self, seed=0, complete=True, leak=False, seats=2, gain=0.0):
+        self.seed, self.complete, self.leak, self.gain = seed, complete, leak, gain
         self.traits = Traits(seats=seats, stochastic=True, perfect_information=False)
 
     def start(self, seed):
@@ -43,7 +43,7 @@ class RandomGame(Dealt):
 
     def information_state(self, observation):
         shown = observation.messages[-1]["content"]
-        return shown if self.told else shown.split(":")[0]
+        return shown if self.complete else shown.split(":")[0]
 
 
 class RandomGameMatch(Match):
@@ -59,7 +59,7 @@ class RandomGameMatch(Match):
 
     def observe(self, seat):
         known = self.deal if seat == 0 or self.game.leak else "?"
-        content = f"seat {seat}, deal {known if self.game.told else '?'}: {' '.join(self.line)}"
+        content = f"seat {seat}, deal {known if self.game.complete else '?'}: {' '.join(self.line)}"
         return Observation("random game", seat, ({"role": "user", "content": content},))
 
     def legal_actions(self):
@@ -82,8 +82,8 @@ class Longer(RandomGame):
         return tuple(range(10**6))
 
 
-def settled(tree, table, seat, choose):
-    """A table in which one seat takes, at each of its states, the move whose sequence is chosen."""
+def pure(tree, table, seat, choose):
+    """Return a table in which one seat always plays the chosen sequence of each state."""
     changed = list(table)
     for state in tree.states:
         if state.seat == seat:
@@ -100,40 +100,40 @@ class TestGameTree:
             # OpenSpiel's number of information states of each.
             ("Kuhn-v0", 12, 24),
             ("Leduc-v0", 936, 2184),
-            # Nothing is known to either seat.
+            # Neither seat sees anything.
             ("RockPaperScissors-v0", 2, 6),
         ],
     )
-    def test_holds_every_information_state_and_move(self, game, states, decisions):
+    def test_contains_every_information_state_and_move(self, game, states, decisions):
         tree = game_tree(game)
 
         assert len(tree.states) == states
         assert tree.size == decisions + len(EMPTY)
 
-    def test_holds_a_state_after_those_by_which_its_seat_comes_to_it(self):
+    def test_states_come_after_those_that_lead_to_them(self):
         for state in game_tree("Leduc-v0").states:
             assert state.parent < state.first
 
     def test_is_walked_once(self):
         assert game_tree("Kuhn-v0") is game_tree("Kuhn-v0")
 
-    def test_gives_the_value_of_an_equilibrium(self):
+    def test_has_the_known_value_of_an_equilibrium(self):
         tree = game_tree("Kuhn-v0")
 
-        # Kuhn (1950): the first seat loses a chip in 18 games.
+        # Kuhn (1950): seat 0 loses one chip in 18 games.
         assert tree.value(tree.table(kuhn_equilibrium(0.2).__getitem__)) == pytest.approx(-1 / 18)
 
-    def test_reaches_are_those_of_random_play(self):
+    def test_has_the_known_probabilities_of_states(self):
         tree = game_tree("Kuhn-v0")
         reach = dict(zip((state.name for state in tree.states), tree.reach(uniform(tree)), strict=True))
 
-        # A card in three; then a check half the time; then a bet half the time.
+        # One card of three; then a check with 1/2; then a bet with 1/2.
         assert reach["0"] == pytest.approx(1 / 3)
         assert reach["1p"] == reach["1b"] == pytest.approx(1 / 6)
         assert reach["2pb"] == pytest.approx(1 / 12)
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_no_pure_strategy_does_better_than_the_best_response(self, seed):
+    def test_no_pure_strategy_is_better_than_the_best_response(self, seed):
         tree = game_tree(RandomGame(seed))
         rng = random.Random(seed)
         table = [1.0] * tree.size
@@ -143,9 +143,9 @@ class TestGameTree:
                 table[sequence] = share / math.fsum(drawn)
 
         for best, sign in zip(tree.best_responses(table), (1, -1), strict=True):
-            others = [settled(tree, table, best.seat, lambda state: rng.choice(state.sequences)) for _ in range(300)]
+            others = [pure(tree, table, best.seat, lambda state: rng.choice(state.sequences)) for _ in range(300)]
             chosen = {s.name: s.first + s.moves.index(best.moves[s.name]) for s in tree.states if s.seat == best.seat}
-            played = settled(tree, table, best.seat, lambda state, chosen=chosen: chosen[state.name])
+            played = pure(tree, table, best.seat, lambda state, chosen=chosen: chosen[state.name])
 
             assert max(sign * tree.value(other) for other in others) <= best.value + 1e-12
             assert sign * tree.value(played) == pytest.approx(best.value)
@@ -169,16 +169,16 @@ class TestRefusals:
         with pytest.raises(ValueError, match="random game is too large .* more than 1 decisions"):
             game_tree(Longer())
 
-    def test_information_states_that_tell_too_little_are_refused(self):
-        with pytest.raises(ValueError, match="share the information state .* `information_state` must tell all"):
-            game_tree(RandomGame(told=False))
+    def test_incomplete_information_states_are_refused(self):
+        with pytest.raises(ValueError, match="share the information state .* `information_state` must contain all"):
+            game_tree(RandomGame(complete=False))
 
-    def test_a_hidden_card_that_can_be_seen_is_noticed(self, monkeypatch):
+    def test_a_visible_hidden_card_is_found(self, monkeypatch):
         leaking = RandomGame(leak=True)
-        monkeypatch.setattr(leaking, "information_state", lambda o: re_hidden(o) if o.seat == 1 else shown(o))
+        monkeypatch.setattr(leaking, "information_state", lambda o: without_deal(o) if o.seat == 1 else shown(o))
 
         with pytest.raises(
-            ValueError, match="yet look different to seat 1. Either the observation shows what is hidden"
+            ValueError, match="but look different to seat 1. Either the observation shows hidden information"
         ):
             game_tree(leaking)
 
@@ -197,10 +197,10 @@ def shown(observation):
     return observation.messages[-1]["content"]
 
 
-def re_hidden(observation):
-    """What seat 1 should have seen."""
+def without_deal(observation):
+    """Return the observation of seat 1 without the deal."""
     return shown(observation).replace("deal 0", "deal ?").replace("deal 1", "deal ?").replace("deal 2", "deal ?")
 
 
-def test_a_game_may_be_given_by_itself():
+def test_a_game_can_be_passed_as_an_object():
     assert game_tree(get_game("Kuhn-v0")).states == game_tree("Kuhn-v0").states

@@ -1,4 +1,4 @@
-"""MBPP and HumanEval: how rows are read, and that what is right passes and what is wrong does not."""
+"""MBPP and HumanEval: rows, correct programs and wrong programs."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.mutants import mutant
 from tests.helpers.reward_hacks import CHEATS
-from trl_spiral.evaluation.problems.code import LIMITS
+from trl_spiral.evaluation.problems.code import EVALUATION_LIMITS
 from trl_spiral.evaluation.problems.code_sets import humaneval_problems, mbpp_problems
 from trl_spiral.evaluation.problems.files import read_rows
 from trl_spiral.sandbox import LocalSandbox
@@ -27,7 +27,7 @@ needs_mbpp = pytest.mark.skipif(not DATA, reason="needs MBPP; set TRL_SPIRAL_DAT
 @pytest.fixture(scope="module")
 def sandbox():
     try:
-        opened = LocalSandbox(LIMITS)
+        opened = LocalSandbox(EVALUATION_LIMITS)
     except RuntimeError as error:
         pytest.skip(str(error))
     with opened:
@@ -35,7 +35,7 @@ def sandbox():
 
 
 def failed(sandbox, problems, programs):
-    """Tasks of the programs that do not pass, each with the reason."""
+    """Return the tasks of the programs that do not pass, with the reasons."""
     trials = [problem.trial(program) for problem, program in zip(problems, programs, strict=True)]
     verdicts = sandbox.judge(trials)
     return {
@@ -52,36 +52,36 @@ class TestMBPPProblems:
         ("split", "tasks"),
         [("prompt", [3]), ("test", [11, 12, 13, 14, 15]), ("train", [602]), ("all", [3, 11, 12, 13, 14, 15, 602])],
     )
-    def test_are_those_of_a_split_in_the_order_of_their_ids(self, split, tasks):
+    def test_are_those_of_a_split_sorted_by_id(self, split, tasks):
         assert [problem.task for problem in mbpp_problems(ROWS, split)] == tasks
         assert [problem.task for problem in mbpp_problems(ROWS, split, limit=2)] == tasks[:2]
 
-    def test_show_all_asserts_as_the_authors_do(self):
+    def test_show_all_asserts(self):
         assert of_task(11).question == (
-            "You are an expert Python programmer, and here is your task: Write a function to keep the even numbers of a "
-            "list. Your code should pass these tests:\n\nassert evens([1, 2, 3, 4]) == [2, 4]\nassert evens([]) == []\n"
-            "assert evens([7, 0, -2]) == [0, -2]"
+            "You are an expert Python programmer, and here is your task: Write a function to keep the even numbers of "
+            "a list. Your code should pass these tests:\n\n"
+            "assert evens([1, 2, 3, 4]) == [2, 4]\nassert evens([]) == []\nassert evens([7, 0, -2]) == [0, -2]"
         )
 
-    def test_are_read_alike_with_the_columns_of_the_whole_set(self):
+    def test_can_have_the_columns_of_the_whole_set(self):
         (row,) = (row for row in ROWS if row["task_id"] == 14)
         whole = {"task_id": 14, "text": row["prompt"], "code": row["code"], "test_list": row["test_list"]}
         whole |= {"test_setup_code": "import math", "challenge_test_list": []}
 
         assert mbpp_problems([whole]) == mbpp_problems([row])
 
-    def test_call_what_is_asked_for_even_where_a_builtin_has_that_name(self):
+    def test_call_the_program_even_if_a_builtin_has_that_name(self):
         assert of_task(12).entry_points == ("sum",)
         assert of_task(13).entry_points == ("largest_word",)  # and not `sys`
 
-    def test_references_pass_and_others_do_not(self, sandbox):
+    def test_references_pass_and_other_programs_fail(self, sandbox):
         problems = mbpp_problems(ROWS, "all")
         references = [problem.reference for problem in problems]
 
         assert failed(sandbox, problems, references) == {}
         assert len(failed(sandbox, problems, [*references[1:], references[0]])) == 7
 
-    def test_look_at_arguments_after_the_call_where_a_row_says_so(self, sandbox):
+    def test_check_arguments_after_the_call_if_a_row_asks_for_it(self, sandbox):
         row = {
             "task_id": 11,
             "prompt": "Sort.",
@@ -93,8 +93,8 @@ class TestMBPPProblems:
         assert failed(sandbox, asking, [row["code"]]) == {}
         assert failed(sandbox, silent, [row["code"]]) == {11: "AssertionError"}
 
-    def test_imports_of_the_tests_are_the_programs_too(self, sandbox):
-        # As where both share a namespace: sanitized MBPP gives 13 of its tasks an import.
+    def test_programs_can_use_the_imports_of_the_tests(self, sandbox):
+        # Sanitized MBPP has an import in 13 of its tasks.
         program = "def circle_area(radius):\n    return math.pi * radius ** 2"
 
         assert failed(sandbox, [of_task(14)], [program]) == {}
@@ -104,18 +104,18 @@ class TestMBPPProblems:
         ("rows", "options", "message"),
         [
             (ROWS, {"split": "tset"}, "MBPP has no split 'tset'. Choose one of prompt, test"),
-            (ROWS, {"split": "validation"}, "MBPP's split 'validation' has no problem among these"),
+            (ROWS, {"split": "validation"}, "These rows contain no problem of MBPP's split 'validation'"),
             (ROWS, {"limit": 0}, r"`limit` \(0\) must be at least 1"),
             ([{"task_id": 11, "prompt": "?"}], {}, "MBPP needs the columns 'task_id', 'prompt', 'code', 'test_list'"),
             (["text"], {}, "and has str"),
             (
                 [{"task_id": 11, "text": "?", "code": "def", "test_list": []}],
                 {},
-                "Task 11 holds source that is not Python",
+                "Task 11 has source that is not Python",
             ),
         ],
     )
-    def test_what_cannot_be_read_is_named(self, rows, options, message):
+    def test_an_unreadable_row_raises_an_error(self, rows, options, message):
         with pytest.raises(ValueError, match=message):
             mbpp_problems(rows, **options)
 
@@ -123,7 +123,7 @@ class TestMBPPProblems:
 class TestHumanEvalProblems:
     PROBLEMS = humaneval_problems(read_rows(TINY / "humaneval_tiny.jsonl"))
 
-    def test_a_reply_may_go_on_or_begin_anew(self, sandbox):
+    def test_a_reply_may_continue_or_restart(self, sandbox):
         whole = "def clamp(values, low, high):\n    return [sorted((low, value, high))[1] for value in values]\n"
 
         assert [problem.task for problem in self.PROBLEMS] == ["Tiny/0", "Tiny/1"]
@@ -131,15 +131,15 @@ class TestHumanEvalProblems:
         assert failed(sandbox, self.PROBLEMS[:1], [whole]) == {}
         assert failed(sandbox, self.PROBLEMS[:1], [""]) == {"Tiny/0": "AssertionError"}
 
-    def test_what_python_wants_first_stays_first(self, sandbox):
+    def test_a_future_import_stays_first(self, sandbox):
         future = "# A remark.\n\nfrom __future__ import annotations\nfrom __future__ import division\n"
         whole = "def clamp(values, low, high):\n    return [sorted((low, value, high))[1] for value in values]\n"
 
         assert failed(sandbox, self.PROBLEMS[:1], [future + whole]) == {}
         assert failed(sandbox, self.PROBLEMS[:1], [whole + future]) == {"Tiny/0": "SyntaxError"}
 
-    def test_tests_have_their_own_copy_of_what_the_prompt_defines(self, sandbox):
-        # A program that replaces `shift`, which the tests use, has an easy task where they use its own.
+    def test_tests_have_their_own_copy_of_the_prompts_functions(self, sandbox):
+        # A program that replaces `shift` could pass if the tests used the program's function.
         cheat = "    return text\n\ndef shift(text):\n    return text\n"
 
         assert failed(sandbox, self.PROBLEMS[1:], [cheat]) == {"Tiny/1": "AssertionError"}
@@ -147,24 +147,32 @@ class TestHumanEvalProblems:
     @pytest.mark.parametrize(
         ("rows", "limit", "message"),
         [
-            ([], None, "The file of HumanEval holds no problems"),
+            ([], None, "The file of HumanEval has no problems"),
             (ROWS, None, "Row 0 of HumanEval needs the columns 'task_id', 'prompt', 'entry_point'"),
             ([], 0, r"`limit` \(0\) must be at least 1"),
         ],
     )
-    def test_what_cannot_be_read_is_named(self, rows, limit, message):
+    def test_an_unreadable_row_raises_an_error(self, rows, limit, message):
         with pytest.raises(ValueError, match=message):
             humaneval_problems(rows, limit)
 
 
 def passes_in_its_own_process(problem, program, folder):
-    """Whether a plain interpreter runs a program and then its tests to an end: what cheats deceive."""
+    """Return whether a plain interpreter runs a program and then its tests to the end."""
     trial = problem.trial(program)
     file = folder / f"{problem.task}.py"
     file.write_text(f"{trial.code}\n\n{trial.tests}\n")
-    limited = ["sh", "-c", f'ulimit -t {LIMITS.cpu_seconds:.0f} && exec "$0" "$1"', sys.executable, str(file)]
+    limited = [
+        "sh",
+        "-c",
+        f'ulimit -t {EVALUATION_LIMITS.cpu_seconds:.0f} && exec "$0" "$1"',
+        sys.executable,
+        str(file),
+    ]
     try:
-        done = subprocess.run(limited, capture_output=True, timeout=LIMITS.wall_seconds, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            limited, capture_output=True, timeout=EVALUATION_LIMITS.wall_seconds, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
@@ -172,7 +180,7 @@ def passes_in_its_own_process(problem, program, folder):
 
 class TestCheats:
     @pytest.mark.parametrize("cheat", CHEATS)
-    def test_pass_in_a_process_of_their_own_and_not_in_the_sandbox(self, cheat, sandbox, tmp_path):
+    def test_pass_in_a_plain_process_and_fail_in_the_sandbox(self, cheat, sandbox, tmp_path):
         problems = mbpp_problems(ROWS, "all")
         programs = [CHEATS[cheat].format(name=problem.entry_points[0]) for problem in problems]
 
@@ -191,10 +199,10 @@ SHARES = pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark
 
 @needs_mbpp
 class TestMBPP:
-    def test_has_as_many_problems_as_its_authors_say(self):
+    def test_has_the_published_number_of_problems(self):
         rows = read_rows(Path(DATA) / "sanitized-mbpp.json")
 
-        # Counted in the Hub's data set, google-research-datasets/mbpp.
+        # Counted in the Hub's dataset, google-research-datasets/mbpp.
         assert [len(mbpp_problems(rows, split)) for split in ("prompt", "test", "validation", "train")] == [
             7,
             257,
@@ -217,14 +225,14 @@ class TestMBPP:
         )
 
     @SHARES
-    def test_a_mutant_passes_only_where_a_plain_interpreter_lets_it(self, every, problems, sandbox, tmp_path):
+    def test_a_mutant_passes_only_if_a_plain_interpreter_passes_it(self, every, problems, sandbox, tmp_path):
         some = problems[::every]
         mutants = [mutant(problem.reference, seed=problem.task) for problem in some]
         ours = failed(sandbox, some, mutants)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             plain = list(pool.map(passes_in_its_own_process, some, mutants, repeat(tmp_path)))
 
-        assert len(ours) > 0.8 * len(some)  # or they would be no mistakes
+        assert len(ours) > 0.8 * len(some)  # most mutants must be wrong
         assert [problem.task not in ours for problem in some] == plain
 
 

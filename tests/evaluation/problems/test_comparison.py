@@ -1,4 +1,4 @@
-"""Means, intervals and differences, and what their page is made of. `tests/report/test_in_browser.py` looks at the page."""
+"""Means, intervals, differences, and the data of their page. `tests/report/test_in_browser.py` tests the page."""
 
 import base64
 import gzip
@@ -31,7 +31,7 @@ def row(model, problem, score, sample=0, task="sums"):
 
 
 class TestCompareScores:
-    def test_means_are_over_replies_and_differences_over_problems_that_both_were_asked(self):
+    def test_means_are_over_replies_and_differences_over_shared_problems(self):
         rows = [
             *(row("a", problem, score) for problem, score in enumerate((0.0, 0.5, 1.0))),
             *(row("b", 1, score, sample) for sample, score in enumerate((1.0, 0.5))),
@@ -46,7 +46,7 @@ class TestCompareScores:
         # Problem 1: 0.75 against 0.5; problem 2: 1 against 1. Problems 0 and 9 count for neither.
         assert (second.shared, second.difference.value) == (2, 0.125)
 
-    def test_a_difference_is_surer_than_two_means(self):
+    def test_a_paired_difference_has_a_narrower_interval(self):
         rng = random.Random(0)
         hard = [rng.random() * 0.8 for _ in range(100)]
         rows = [row("a", number, score) for number, score in enumerate(hard)]
@@ -58,7 +58,7 @@ class TestCompareScores:
         widths = [one.high - one.low for one in (second.difference, second.score)]
         assert widths[0] == pytest.approx(widths[1] / 4, rel=0.2)
 
-    def test_samples_of_one_problem_are_one_piece_of_evidence(self):
+    def test_samples_of_one_problem_are_one_cluster(self):
         once = [row("a", problem, float(problem % 2)) for problem in range(20)]
         often = [replace(one, sample=sample) for one in once for sample in range(8)]
         (few,), (many,) = compare_scores(once), compare_scores(often)
@@ -67,16 +67,16 @@ class TestCompareScores:
         assert (many.solved.low, many.solved.high) == pytest.approx((few.solved.low, few.solved.high), abs=1e-9)
         assert (few.replies, many.replies) == (20, 160)
 
-    def test_one_problem_tells_nothing_of_others(self):
+    def test_one_problem_has_no_interval(self):
         rows = [row(model, 0, score, sample) for model, score in (("a", 0.0), ("b", 1.0)) for sample in range(64)]
         first, second = compare_scores(rows)
 
-        # As much as one reply: Wilson's interval of 0 of 1.
+        # Wilson's interval of 0 of 1, as with one reply.
         assert (first.solved.low, round(first.solved.high, 3)) == (0.0, 0.793)
         assert second.difference.value == 1.0
         assert all(map(math.isnan, (first.score.low, first.score.high, second.difference.low, second.difference.high)))
 
-    def test_samples_that_all_fail_are_one_piece_of_evidence_for_each_problem(self):
+    def test_failed_samples_are_one_cluster_for_each_problem(self):
         ((eleven,), (once,)) = (
             compare_scores([row("a", problem, 0.0, sample) for problem in range(11) for sample in range(samples)])
             for samples in (8, 1)
@@ -84,7 +84,7 @@ class TestCompareScores:
 
         assert eleven.solved == once.solved
 
-    def test_keeps_tasks_apart_and_in_the_order_in_which_they_came(self):
+    def test_keeps_tasks_apart_and_in_order(self):
         rows = [row("b", 0, 1.0), row("a", 0, 0.0), row("a", 0, 0.5, task="other"), row("b", 1, 1.0, task="other")]
         standings = compare_scores(rows)
 
@@ -94,7 +94,7 @@ class TestCompareScores:
         assert [one.difference and one.difference.value for one in standings] == [None, -1.0, None, None]
         assert standings[3].shared == 0
 
-    def test_refuses_what_is_there_twice(self):
+    def test_refuses_duplicates(self):
         with pytest.raises(ValueError, match="Sample 0 of 'a' at problem '0' is there twice. Name each file once"):
             compare_scores([row("a", 0, 1.0), row("a", 0, 0.5)])
 
@@ -110,7 +110,7 @@ class TestComparisonTable:
         assert lines[3].endswith("| -0.750 | – | 1 |")
         assert lines[4].endswith("| | | 0 |")
 
-    def test_has_intervals_where_there_are_problems_enough(self):
+    def test_has_intervals_for_two_or_more_problems(self):
         rows = [row(model, problem, score) for model, score in (("a", 0.0), ("b", 1.0)) for problem in (0, 1)]
         lines = comparison_table(compare_scores(rows)).split("\n")
 
@@ -121,7 +121,7 @@ class TestAskedDifferently:
     def asked(self, model, task="sums", **settings):
         return replace(row(model, 0, 1.0, task=task), settings=json.dumps(settings))
 
-    def test_names_every_setting_in_which_models_of_a_task_differ(self):
+    def test_names_every_different_setting(self):
         rows = [
             self.asked("base", temperature=0.0, max_new_tokens=8, prompt_style="chat", seed=0),
             self.asked("trained", temperature=0.8, max_new_tokens=8, prompt_style="qwen3", seed=1),
@@ -129,16 +129,16 @@ class TestAskedDifferently:
         ]
 
         assert asked_differently(rows) == [
-            "At sums, temperature is 0.0 for base, 0.8 for trained: they were not asked alike.",
-            "At sums, prompt_style is chat for base, qwen3 for trained: they were not asked alike.",
+            "At sums, temperature is 0.0 for base, 0.8 for trained: the models were asked differently.",
+            "At sums, prompt_style is chat for base, qwen3 for trained: the models were asked differently.",
         ]
         assert asked_differently(rows[1:]) == []
 
-    def test_tells_of_files_that_say_nothing_and_of_models_asked_in_two_ways(self):
+    def test_names_missing_settings_and_models_with_two_settings(self):
         rows = [self.asked("a", split="train"), self.asked("a", split="validation"), self.asked("b\x1b")]
 
         assert asked_differently(rows) == [
-            "At sums, split is train and validation for a, not said for `b�`: they were not asked alike."
+            "At sums, split is train and validation for a, not recorded for `b�`: the models were asked differently."
         ]
 
 
@@ -164,17 +164,17 @@ class Shown(Broken):
 
 
 class TestSteps:
-    def test_are_the_tasks_own(self):
+    def test_are_those_of_the_task(self):
         for one in make_rows(2):
             problem = next(
                 problem for problem in get_task(one.task).problems("validation", 2) if problem.id == one.problem
             )
             assert steps_of(one) == get_task(one.task).steps(problem, one.response)
 
-    def test_are_missing_where_the_task_is(self):
+    def test_are_missing_without_the_task(self):
         assert steps_of(row("a", 0, 1.0, task="gone")) == []
 
-    def test_are_left_out_from_many(self):
+    def test_are_limited_in_number(self):
         task = Hanoi((3,))
         shuttle = str([[1, 0, 1], [1, 1, 0]] * 400 + [[1, 0, 2]])
         frames = steps_of(scored(task.problem((0, 0, 0), (2, 2, 2)), "hanoi", "a", shuttle))
@@ -184,14 +184,14 @@ class TestSteps:
         assert frames[-2] == "503 steps are left out here."
         assert frames[-1].startswith("Disk 1 from peg 0 to peg 2")
 
-    def test_of_a_row_that_is_not_the_tasks_are_refused_in_a_sentence(self, monkeypatch):
+    def test_of_a_row_of_another_task_raise_an_error(self, monkeypatch):
         monkeypatch.setattr("trl_spiral.report.comparison.task_names", lambda: ["broken"])
         monkeypatch.setattr("trl_spiral.report.comparison.get_task", lambda name: Broken())
 
         with pytest.raises(ValueError, match=r"'broken' cannot step through problem '0' \(KeyError: 'start'\)\. See"):
             steps_of(row("a", 0, 0.0, task="broken"))
 
-    def test_have_the_solution_apart(self, monkeypatch):
+    def test_have_a_separate_solution(self, monkeypatch):
         monkeypatch.setattr("trl_spiral.report.comparison.task_names", lambda: ["shown"])
         monkeypatch.setattr("trl_spiral.report.comparison.get_task", lambda name: Shown())
         rows = [row("a", 0, 0.0, task="shown")]
@@ -203,14 +203,14 @@ class TestSteps:
 
 
 class TestChooseReplies:
-    def test_puts_replies_to_a_problem_together(self):
+    def test_groups_replies_by_problem(self):
         rows = [row(model, problem, 1.0) for model in "ab" for problem in range(3)]
 
         assert [(one.problem, one.model) for one in choose_replies(rows, 6)] == [
             ("0", "a"), ("0", "b"), ("1", "a"), ("1", "b"), ("2", "a"), ("2", "b")
         ]  # fmt: skip
 
-    def test_of_too_many_takes_an_even_sample_of_whole_problems(self):
+    def test_samples_whole_problems_evenly(self):
         rows = [row(model, problem, 1.0) for model in "ab" for problem in range(100)]
         chosen = choose_replies(rows, 8)
 
@@ -219,7 +219,7 @@ class TestChooseReplies:
 
 
 class TestRender:
-    def test_holds_every_reply_packed(self):
+    def test_contains_every_reply(self):
         rows = make_rows(2)
         page = render_comparison(compare_scores(rows), rows)
         (packed,) = re.findall(r'<script type="text/plain" class="records">([^<]*)</script>', page)
@@ -231,7 +231,7 @@ class TestRender:
         assert dict(records[0]["detail"])["Overlaps"] == "4, 4, 4, 4"
 
     @pytest.mark.parametrize("plain", [False, True])
-    def test_no_text_of_a_model_becomes_markup(self, plain):
+    def test_escapes_the_text_of_models(self, plain):
         rows = [replace(one, model=HOSTILE, task=HOSTILE, problem=HOSTILE) for one in make_rows(1)[2:3]]
         page = render_comparison(compare_scores(rows), rows, plain=plain)
 
@@ -239,7 +239,7 @@ class TestRender:
         assert "<img" not in page
         assert page.count("<script") == page.count("</script>") == 3
 
-    def test_the_same_rows_give_the_same_page(self):
+    def test_is_deterministic(self):
         rows = make_rows(2)
 
         assert render_comparison(compare_scores(rows), rows) == render_comparison(compare_scores(rows), rows)
@@ -255,23 +255,23 @@ class TestCommand:
 
         assert main(["compare", *files, "--html", str(tmp_path / "new" / "page.html")]) == 0
         said = capsys.readouterr().out
-        assert "not asked alike" not in said
+        assert "asked differently" not in said
         assert said.index("| connections | hasty | 2 ") < said.index("| connections | careful | 2 ")
         assert (tmp_path / "new" / "page.html").read_text().startswith("<!doctype html>")
         assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
 
-    def test_says_where_models_were_not_asked_alike(self, tmp_path, capsys):
+    def test_reports_different_settings(self, tmp_path, capsys):
         for model, temperature in (("base", 0.0), ("trained", 0.8)):
             one = replace(row(model, 0, 1.0, task="gone"), settings=json.dumps({"temperature": temperature}))
             write_scores(tmp_path / f"{model}.parquet", [one])
         files = [str(tmp_path / f"{model}.parquet") for model in ("base", "trained")]
-        sentence = "At gone, temperature is 0.0 for base, 0.8 for trained: they were not asked alike."
+        sentence = "At gone, temperature is 0.0 for base, 0.8 for trained: the models were asked differently."
 
         assert main(["compare", *files, "--html", str(tmp_path / "page.html")]) == 0
         assert sentence in capsys.readouterr().out
         assert sentence in (tmp_path / "page.html").read_text()
 
-    def test_a_task_that_is_not_registered_is_shown_without_steps(self, tmp_path, capsys):
+    def test_shows_an_unregistered_task_without_steps(self, tmp_path, capsys):
         write_scores(tmp_path / "gone.parquet", [row("a", 0, 1.0, task="gone")])
 
         assert main(["compare", str(tmp_path / "gone.parquet"), "--html", str(tmp_path / "page.html")]) == 0
@@ -281,7 +281,7 @@ class TestCommand:
         ("options", "sentence"),
         [([], "There is no reply in "), (["--replies", "0"], "`--replies` (0) must be at least 1")],
     )
-    def test_needs_something_to_show(self, options, sentence, tmp_path, capsys):
+    def test_needs_at_least_one_row(self, options, sentence, tmp_path, capsys):
         write_scores(tmp_path / "empty.parquet", [])
 
         assert main(["compare", str(tmp_path / "empty.parquet"), *options]) == 2

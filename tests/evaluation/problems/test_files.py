@@ -28,16 +28,16 @@ class TestReadRows:
         found = [read_rows(tmp_path / f"set.{kind}") for kind in ("jsonl", "jsonl.gz", "json", "csv", "parquet")]
         assert found == [rows] * 5
 
-    def test_a_line_separator_inside_a_text_ends_no_row(self, tmp_path):
+    def test_a_line_separator_inside_a_text_does_not_end_a_row(self, tmp_path):
         (tmp_path / "set.jsonl").write_text('{"q": "one\u2028two", "a": "3"}\n', encoding="utf-8")
 
         assert read_rows(tmp_path / "set.jsonl") == [{"q": "one\u2028two", "a": "3"}]
 
-    def test_says_that_a_file_is_not_there(self, tmp_path):
+    def test_reports_a_missing_file(self, tmp_path):
         with pytest.raises(ValueError, match=r"There is no file .*none.jsonl to read problems from"):
             read_rows(tmp_path / "none.jsonl")
 
-    def test_says_which_files_it_reads(self, tmp_path):
+    def test_lists_the_supported_files(self, tmp_path):
         (tmp_path / "set.txt").touch()
         with pytest.raises(ValueError, match=r"set.txt is no .jsonl, .jsonl.gz, .json, .csv or .parquet file"):
             read_rows(tmp_path / "set.txt")
@@ -55,7 +55,7 @@ class TestReadRows:
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_a_damaged_file_is_named_in_one_sentence(self, name, data, tmp_path):
+    def test_reports_a_damaged_file_in_one_sentence(self, name, data, tmp_path):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=rf"{name} cannot be read as a \.") as raised:
             read_rows(tmp_path / name)
@@ -63,7 +63,7 @@ class TestReadRows:
         assert "\n" not in str(raised.value)
 
     @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "json"])
-    def test_a_broken_file_is_named(self, kind, tmp_path):
+    def test_reports_a_broken_file(self, kind, tmp_path):
         (tmp_path / f"set.{kind}").write_text("{'q': 1}\n")
 
         with pytest.raises(ValueError, match=rf"set.{kind} cannot be read as a .{kind} file \("):

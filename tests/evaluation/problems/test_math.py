@@ -1,4 +1,4 @@
-"""Maths problems: how sets are read, how a model is asked, and what its replies come to."""
+"""Evaluation at math problems: datasets, replies and metrics."""
 
 import json
 from pathlib import Path
@@ -7,78 +7,66 @@ import pytest
 
 from trl_spiral.cli import main
 from trl_spiral.evaluation.problems.files import read_rows
-from trl_spiral.evaluation.problems.math import MATHS_PROMPTS, Attempt, answer_problems, maths_prompt, summarize
-from trl_spiral.evaluation.problems.math_grading import Verdict
-from trl_spiral.evaluation.problems.math_sets import MATHS_SETS, MathsSet, Problem, get_maths_set, problems_in
+from trl_spiral.evaluation.problems.math import MathAttempt, answer_problems, math_metrics
+from trl_spiral.evaluation.problems.math_grading import MathVerdict
+from trl_spiral.evaluation.problems.math_sets import MATH_SETS, MathProblem, MathSet, get_math_set, math_problems
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.text.prompts import INSTRUCTION, PROMPT_STYLES, PromptRenderer
+from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import Reply, Sampling
 
 
 TINY = Path(__file__).parents[2] / "data/math"
-OWN = MathsSet("own", "nobody/nothing", "test", "q", "a")
+OWN = MathSet("own", "user/nothing", "test", "q", "a")
 
 
-class TestProblemsIn:
-    def test_keep_their_order_and_begin_with_the_first(self):
+class TestMathProblems:
+    def test_keep_their_order(self):
         rows = read_rows(TINY / "gsm8k_tiny.jsonl")
 
-        assert [problem.answer for problem in problems_in(rows, get_maths_set("gsm8k"))] == ["42", "1,800", "-8", "10"]
-        assert [problem.answer for problem in problems_in(rows, get_maths_set("gsm8k"), limit=2)] == ["42", "1,800"]
+        assert [problem.answer for problem in math_problems(rows, get_math_set("gsm8k"))] == [
+            "42",
+            "1,800",
+            "-8",
+            "10",
+        ]
+        assert [problem.answer for problem in math_problems(rows, get_math_set("gsm8k"), limit=2)] == ["42", "1,800"]
 
     @pytest.mark.parametrize(
         ("answer", "read"),
         [(142.0, "142.0"), (25, "25"), (" 7 ", "7"), (["$2$"], "2"), (["$1$", r"$\frac{1}{2}$"], r"1, \frac{1}{2}")],
     )
-    def test_answers_are_read_as_they_would_stand_in_a_box(self, answer, read):
-        assert problems_in([{"q": "?", "a": answer}], OWN) == [Problem("?", read)]
+    def test_answers_have_the_format_of_a_box(self, answer, read):
+        assert math_problems([{"q": "?", "a": answer}], OWN) == [MathProblem("?", read)]
 
     @pytest.mark.parametrize(
-        ("rows", "maths_set", "message"),
+        ("rows", "math_set", "message"),
         [
-            ([], OWN, "'own' holds no problems"),
+            ([], OWN, "'own' has no problems"),
             ([{"q": "?"}], OWN, r"Row 0 of 'own' has no 'q' and 'a' \(it has 'q'\)"),
             (["text"], OWN, "it has str"),
             ([{"q": "?", "a": " "}], OWN, "The answer in row 0 of 'own' is empty"),
-            ([{"question": "?", "answer": "4"}], MATHS_SETS["gsm8k"], "row 0 of 'gsm8k' has no '####'"),
+            ([{"question": "?", "answer": "4"}], MATH_SETS["gsm8k"], "row 0 of 'gsm8k' has no '####'"),
         ],
     )
-    def test_what_cannot_be_read_is_named(self, rows, maths_set, message):
+    def test_an_unreadable_row_raises_an_error(self, rows, math_set, message):
         with pytest.raises(ValueError, match=message):
-            problems_in(rows, maths_set)
+            math_problems(rows, math_set)
 
-    def test_refuses_to_ask_nothing(self):
+    def test_refuses_a_limit_of_zero(self):
         with pytest.raises(ValueError, match=r"`limit` \(0\) must be at least 1"):
-            problems_in([{"q": "?", "a": "1"}], OWN, limit=0)
+            math_problems([{"q": "?", "a": "1"}], OWN, limit=0)
 
-    def test_an_unknown_set_is_refused_with_those_there_are(self):
-        with pytest.raises(ValueError, match="no maths set 'gsm9k'. Choose one of gsm8k, math500, aime2024, aime2025"):
-            get_maths_set("gsm9k")
-
-
-class TestMathsPrompt:
-    def test_ends_as_a_prompt_for_a_move_does(self, tokenizer):
-        asked = tokenizer.decode(maths_prompt(PromptRenderer(tokenizer), "What is 1+1?"))
-
-        assert asked == f"<|im_start|>user\nWhat is 1+1?\n\n{INSTRUCTION}<|im_end|>\n<|im_start|>assistant\n"
-
-    @pytest.mark.parametrize("style", PROMPT_STYLES)
-    def test_has_every_style_without_the_talk_of_games(self, style, tokenizer):
-        question = "What is {x} in 1+{x}?"
-        asked = tokenizer.decode(maths_prompt(PromptRenderer(tokenizer, style), question))
-        frame = PROMPT_STYLES[style]
-
-        assert asked == MATHS_PROMPTS[style].replace("{question}", question)
-        assert "\\boxed{}" in asked and "game" not in asked
-        assert (asked[:10], asked[-10:]) == (frame[:10], frame[-10:])
+    def test_an_unknown_set_is_refused_with_the_known_ones(self):
+        with pytest.raises(ValueError, match="no math set 'gsm9k'. Choose one of gsm8k, math500, aime2024, aime2025"):
+            get_math_set("gsm9k")
 
 
-class Parrot:
-    """An engine that answers each prompt with what was put in its beak, the latest request first."""
+class ScriptedEngine:
+    """An engine that answers each prompt with a scripted reply, the latest request first."""
 
     def __init__(self, says, most=2):
         self.says = says
-        self.most = most  # requests that it expects at once
+        self.most = most  # maximum number of concurrent requests
         self.waiting = []
         self.seeds = {}
 
@@ -97,20 +85,20 @@ class Parrot:
 
 class TestAnswerProblems:
     TEXTS = (r"It is \boxed{4}", r"\boxed{5}", "6", r"\boxed{7} and so on", r"\boxed{9^{9^{9^9}}}")
-    PROBLEMS = {number: Problem(f"What is 3+{number}?", str(3 + number)) for number in (1, 2, 3, 4, 5)}
+    PROBLEMS = {number: MathProblem(f"What is 3+{number}?", str(3 + number)) for number in (1, 2, 3, 4, 5)}
 
     def says(self, player, **changes):
         replies = {}
         for number, text in zip(self.PROBLEMS, self.TEXTS, strict=True):
-            prompt = maths_prompt(player.renderer, self.PROBLEMS[number].question)
+            prompt = player.renderer.math(self.PROBLEMS[number].question)
             ended = "length" if number == 4 else "stop"
             ids = player.renderer.reply(text)
             replies[prompt] = Reply(ids, (0.0,) * len(ids), finish_reason=changes.get(str(number), ended))
         return replies
 
-    def test_are_graded_in_their_order(self, tokenizer):
+    def test_returns_graded_attempts_in_order(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer), Sampling())
-        engine = Parrot(self.says(player))
+        engine = ScriptedEngine(self.says(player))
         attempts = answer_problems(self.PROBLEMS, player, engine, seed=3, name="sums", in_flight=2)
 
         assert [attempt.number for attempt in attempts] == [1, 2, 3, 4, 5]
@@ -120,9 +108,9 @@ class TestAnswerProblems:
         assert [attempt.verdict for attempt in attempts] == [*["correct"] * 2, "wrong", "correct", "timeout"]
         assert len(set(engine.seeds.values())) == 5
 
-    def test_seeds_depend_on_the_problem_alone(self, tokenizer):
+    def test_seeds_depend_only_on_the_problem(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer), Sampling())
-        whole, part, other = (Parrot(self.says(player), most=5) for _ in range(3))
+        whole, part, other = (ScriptedEngine(self.says(player), most=5) for _ in range(3))
         few = {number: self.PROBLEMS[number] for number in (1, 2, 3)}
         answer_problems(few, player, whole, seed=3, name="sums")
         answer_problems({2: self.PROBLEMS[2]}, player, part, seed=3, name="sums")
@@ -131,43 +119,49 @@ class TestAnswerProblems:
         assert part.seeds == {2: whole.seeds[2]}
         assert other.seeds != part.seeds
 
-    def test_what_a_prompt_began_to_think_must_be_closed(self, tokenizer):
+    def test_thinking_that_the_prompt_opened_must_be_closed(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer, "r1"), Sampling())
-        problems = {1: Problem("1?", "1"), 2: Problem("2?", "2")}
+        problems = {1: MathProblem("1?", "1"), 2: MathProblem("2?", "2")}
         texts = {1: r"so \boxed{1}", 2: r"so \boxed{1}</think> \boxed{2}"}
         says = {
-            maths_prompt(player.renderer, problems[number].question): Reply(player.renderer.reply(text), ())
+            player.renderer.math(problems[number].question): Reply(player.renderer.reply(text), ())
             for number, text in texts.items()
         }
 
-        assert [attempt.answer for attempt in answer_problems(problems, player, Parrot(says))] == [None, "2"]
+        assert [attempt.answer for attempt in answer_problems(problems, player, ScriptedEngine(says))] == [None, "2"]
 
-    def test_a_model_that_is_gone_is_not_graded(self, tokenizer):
+    def test_a_lost_model_raises_an_error(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer), Sampling())
-        engine = Parrot(self.says(player, **{"2": "lost"}), most=5)
+        engine = ScriptedEngine(self.says(player, **{"2": "lost"}), most=5)
 
         with pytest.raises(RuntimeError, match="The model is gone: problem 2 has no reply"):
             answer_problems(self.PROBLEMS, player, engine)
 
-    def test_an_engine_that_fails_is_left_empty(self, tokenizer):
+    def test_a_failed_engine_is_left_empty(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer), Sampling())
-        engine = Parrot({}, most=5)
+        engine = ScriptedEngine({}, most=5)
 
         with pytest.raises(KeyError):
             answer_problems(self.PROBLEMS, player, engine)
         assert engine.waiting == []
 
 
-class TestSummarize:
+class TestMathMetrics:
     def test_counts_each_kind(self):
         verdicts = ["correct"] * 8 + ["wrong", "timeout"]
         attempts = [
-            Attempt(
-                number, Problem("?", "1"), "", None if number == 8 else "1", 10 * number, number < 3, Verdict(verdict)
+            MathAttempt(
+                number,
+                MathProblem("?", "1"),
+                "",
+                None if number == 8 else "1",
+                10 * number,
+                number < 3,
+                MathVerdict(verdict),
             )
             for number, verdict in enumerate(verdicts)
         ]
-        numbers = summarize(attempts)
+        numbers = math_metrics(attempts)
 
         # Wilson's interval of 8 in 10 is 0.490 to 0.943 (Newcombe 1998 gives the formula).
         assert numbers == {
@@ -186,7 +180,7 @@ class TestCommand:
         where = ["--set", "gsm8k", "--path", str(TINY / "gsm8k_tiny.jsonl"), "--json", str(out)]
         return main(["eval-math", model_dir, *where, "--max-new-tokens", "12", "--device", "cpu", *more])
 
-    def test_prints_a_table_and_writes_every_reply_alike_each_time(self, model_dir, tmp_path, capsys):
+    def test_prints_a_table_and_writes_every_reply_reproducibly(self, model_dir, tmp_path, capsys):
         statuses = [
             self.command(model_dir, tmp_path / f"{run}.json", "--limit", "3", "--temperature", "1", *more)
             for run, more in enumerate([[], ["--in-flight", "1"], ["--seed", "1"]])
@@ -206,11 +200,11 @@ class TestCommand:
             (["--device", "nowhere"], "`--device` (nowhere) cannot be used: "),
         ],
     )
-    def test_models_are_asked_within_bounds(self, option, sentence, tmp_path, capsys):
+    def test_refuses_options_out_of_bounds(self, option, sentence, tmp_path, capsys):
         assert self.command("no/model", tmp_path / "out.json", *option) == 2
         assert sentence in capsys.readouterr().err
 
-    def test_a_set_that_cannot_be_had_is_refused_in_a_sentence(self, model_dir, capsys, monkeypatch):
+    def test_reports_an_unavailable_set_in_one_sentence(self, model_dir, capsys, monkeypatch):
         def offline(*args, **kwargs):
             raise ConnectionError("Couldn't reach 'openai/gsm8k' on the Hub (OfflineModeIsEnabled)\nwith more")
 
@@ -219,6 +213,6 @@ class TestCommand:
 
         assert status == 2
         assert capsys.readouterr().err == (
-            "trl-spiral eval-math: The maths set 'gsm8k' cannot be had from the Hub (Couldn't reach 'openai/gsm8k' on the "
-            "Hub (OfflineModeIsEnabled)). Give a file of it as `path`.\n"
+            "trl-spiral eval-math: The math set 'gsm8k' cannot be had from the Hub (Couldn't reach 'openai/gsm8k' on "
+            "the Hub (OfflineModeIsEnabled)). Give a file of it as `path`.\n"
         )

@@ -1,4 +1,6 @@
-"""pass@k against its definition: how likely k programs, drawn without putting back, hold one that passes."""
+"""
+pass@k against its definition: the probability that k programs, drawn without replacement, contain one that passes.
+"""
 
 from itertools import combinations
 
@@ -22,13 +24,13 @@ class TestPassAtK:
         assert pass_at_k(10_000, 1, 5000) == pytest.approx(0.5)
 
     @pytest.mark.parametrize("k", [0, 6])
-    def test_is_not_told_from_too_few_programs(self, k):
-        with pytest.raises(ValueError, match=rf"pass@{k} cannot be told from 5 programs a problem"):
+    def test_needs_at_least_k_programs(self, k):
+        with pytest.raises(ValueError, match=rf"pass@{k} cannot be estimated from 5 programs per problem"):
             pass_at_k(5, 2, k)
 
 
 class TestMeanPassAtK:
-    def test_is_a_share_with_wilsons_interval_where_each_problem_has_one_program(self):
+    def test_has_wilsons_interval_with_one_program_per_problem(self):
         assert mean_pass_at_k([1, 0, 1, 1], programs=1, k=1) == wilson(0.75, 4)
 
     def test_has_an_interval_over_problems(self):
@@ -40,7 +42,7 @@ class TestMeanPassAtK:
         assert estimate.low < 0.25 and 0.6 < estimate.high
 
     @pytest.mark.parametrize("passed", [0, 3, 10])
-    def test_an_interval_never_shrinks_to_a_point(self, passed):
+    def test_an_interval_is_never_a_point(self, passed):
         estimate = mean_pass_at_k([passed] * 5, programs=10, k=1)
 
         assert estimate == wilson(passed / 10, 5)

@@ -10,24 +10,26 @@ import pytest
 
 from tests.helpers.puzzle_replies import make_rows, solution
 from trl_spiral.cli import main
-from trl_spiral.evaluation.problems.tasks import answer_task, read_scores, task_prompt, write_scores
+from trl_spiral.evaluation.problems.tasks import answer_task, read_scores, write_scores
 from trl_spiral.players import PolicyPlayer
-from trl_spiral.tasks import Problem, Score, Task, TaskReward, base, get_task, task_dataset
+from trl_spiral.rewards import TaskReward
+from trl_spiral.tasks import Problem, Score, Task, base, get_task, task_dataset
 from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import Reply, Sampling
 
 
 HANOI = get_task("hanoi-small")
 
-# Opens the thinking, as DeepSeek-R1's template does, unless it is told not to.
+# Opens the thinking by default, as DeepSeek-R1's template does.
 THINKING = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is not false %}<think>\n{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is not false %}<think>\n{% endif %}{% endif %}"
 )
 
 
 class Echo:
-    """An engine that says what is said to it of a prompt, the last question first."""
+    """An engine with a scripted reply for each prompt, the last request first."""
 
     def __init__(self, replies):
         self.replies = replies
@@ -51,25 +53,25 @@ def player(tokenizer):
 
 
 def echo(player, texts, ended="stop"):
-    """An engine that answers each problem with a text."""
+    """Return an engine that answers each problem with a text."""
     return Echo(
         {
-            task_prompt(player.renderer, problem): Reply(player.renderer.reply(text), (), finish_reason=ended)
+            player.renderer.task(problem.messages): Reply(player.renderer.reply(text), (), finish_reason=ended)
             for problem, text in texts
         }
     )
 
 
 class TestTaskPrompt:
-    def test_is_word_for_word_what_training_shows(self, tokenizer):
+    def test_is_the_prompt_of_training(self, tokenizer):
         (problem,) = HANOI.problems("validation", 1)
         asked = [dict(message) for message in problem.messages]
-        # As TRL renders a conversational prompt.
+        # TRL's rendering of a conversational prompt.
         trained = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=True, return_dict=True)
 
-        assert list(task_prompt(PromptRenderer(tokenizer), problem)) == trained["input_ids"]
+        assert list(PromptRenderer(tokenizer).task(problem.messages)) == trained["input_ids"]
 
-    def test_passes_options_on_to_the_template(self, tokenizer):
+    def test_passes_options_to_the_template(self, tokenizer):
         (problem,) = HANOI.problems("validation", 1)
         asked = [dict(message) for message in problem.messages]
         for options in ({}, {"enable_thinking": False}):
@@ -78,14 +80,11 @@ class TestTaskPrompt:
             )
             renderer = PromptRenderer(tokenizer, chat_template=THINKING, chat_template_kwargs=options)
 
-            assert list(task_prompt(renderer, problem)) == trained["input_ids"]
+            assert list(renderer.task(problem.messages)) == trained["input_ids"]
 
     def test_keeps_every_message(self, tokenizer):
         messages = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Well?"})
-        texts = [
-            tokenizer.decode(task_prompt(PromptRenderer(tokenizer, style), Problem("one", messages, {})))
-            for style in ("chat", "qwen3")
-        ]
+        texts = [tokenizer.decode(PromptRenderer(tokenizer, style).task(messages)) for style in ("chat", "qwen3")]
 
         assert texts[0].startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWell?")
         assert "Question: Be brief.\n\nWell?\nPlease reason" in texts[1]
@@ -106,13 +105,13 @@ class TestAnswerTask:
         assert rows[0].asked() == Problem(first.id, tuple(map(dict, first.messages)), dict(first.data))
         assert json.loads(rows[2].detail) == {"illegal": "no readable list of moves"}
 
-    def test_a_problem_that_comes_twice_is_asked_once(self, player):
+    def test_asks_a_duplicate_problem_once(self, player):
         (problem,) = HANOI.problems("validation", 1)
         rows = answer_task(HANOI, [problem] * 3, player, echo(player, [(problem, "no")]))
 
         assert len(rows) == 1
 
-    def test_seeds_depend_on_the_problem_and_the_sample_alone(self, player):
+    def test_seeds_depend_only_on_the_problem_and_the_sample(self, player):
         texts = [(problem, "no") for problem in HANOI.problems("validation", 2)]
         both, second, other = echo(player, texts), echo(player, texts), echo(player, texts)
         answer_task(HANOI, [problem for problem, _ in texts], player, both, samples=2)
@@ -122,7 +121,7 @@ class TestAnswerTask:
         assert dict(second.seeds) == {0: dict(both.seeds)[2], 1: dict(both.seeds)[3]}
         assert len({seed for _, seed in both.seeds + other.seeds}) == 6
 
-    def test_what_a_prompt_began_to_think_is_no_answer_before_it_is_closed(self, tokenizer):
+    def test_thinking_that_the_prompt_opened_must_be_closed(self, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer, "r1"), Sampling())
         (problem,) = HANOI.problems("validation", 1)
         text = f"\\boxed{{{solution(problem)}}}"
@@ -132,13 +131,13 @@ class TestAnswerTask:
         assert (thought.response, thought.solved) == (f"<think>{text}", False)
         assert (said.response, said.solved) == (f"<think>so</think>{text}", True)
 
-    def test_rows_tell_how_they_were_asked(self, player):
+    def test_rows_contain_the_settings(self, player):
         (problem,) = HANOI.problems("validation", 1)
         engine = echo(player, [(problem, "no")])
         (row,) = answer_task(HANOI, [problem], player, engine, seed=7, settings={"split": "validation"})
-        told = json.loads(row.settings)
+        recorded = json.loads(row.settings)
 
-        assert told == {
+        assert recorded == {
             **asdict(player.sampling),
             "stop": [],
             "prompt_style": "chat",
@@ -146,13 +145,13 @@ class TestAnswerTask:
             "seed": 7,
         }
 
-    def test_a_reply_that_was_cut_off_is_scored_and_marked(self, player):
+    def test_a_truncated_reply_is_scored_and_marked(self, player):
         (problem,) = HANOI.problems("validation", 1)
         (row,) = answer_task(HANOI, [problem], player, echo(player, [(problem, solution(problem))], ended="length"))
 
         assert (row.truncated, row.score) == (True, 1.0)
 
-    def test_a_model_that_is_gone_is_not_scored(self, player):
+    def test_a_lost_model_raises_an_error(self, player):
         (problem,) = HANOI.problems("validation", 1)
 
         with pytest.raises(RuntimeError, match=f"The model is gone: problem {problem.id} has no reply"):
@@ -160,7 +159,7 @@ class TestAnswerTask:
 
 
 class Faulty(Task):
-    """A task as somebody may first write it."""
+    """A task with the faults of a first draft."""
 
     name = "faulty"
 
@@ -195,23 +194,23 @@ class TestCheckTask:
     ]
 
     @pytest.mark.parametrize(("task", "sentence"), FAULTS)
-    def test_finds_a_fault_before_anything_is_asked(self, task, sentence, player):
+    def test_finds_a_fault_before_any_request(self, task, sentence, player):
         engine = Echo({})
         with pytest.raises(ValueError, match=sentence):
             answer_task(task, task.problems("validation", 1), player, engine)
 
         assert engine.seeds == []
 
-    def test_a_fault_that_only_a_reply_shows_is_told_with_the_reply(self, player):
+    def test_an_error_of_scoring_quotes_the_reply(self, player):
         task = Faulty(fails_at="hm")
         (problem,) = task.problems("validation", 1)
 
-        with pytest.raises(ValueError, match=r"\(IndexError: no answer\): 'hm'\. Any text must have a score"):
+        with pytest.raises(ValueError, match=r"\(IndexError: no answer\): 'hm'\. A task must score any text"):
             answer_task(task, [problem], player, echo(player, [(problem, "hm")]))
 
 
 class TestThinking:
-    """What a prompt has opened the thinking of is read alike in training and in evaluation."""
+    """Thinking that a prompt opened has the same effect in training and in evaluation."""
 
     def texts(self, problem):
         box = f"\\boxed{{{solution(problem)}}}"
@@ -229,7 +228,7 @@ class TestThinking:
     @pytest.mark.parametrize(
         ("options", "scores"), [({}, [0.0, 1.0, 0.0, 1.0]), ({"enable_thinking": False}, [1.0, 1.0, 1.0, 1.0])]
     )
-    def test_is_read_alike_in_training_and_in_evaluation(self, options, scores, tokenizer, model_dir, tmp_path):
+    def test_counts_the_same_in_training_and_in_evaluation(self, options, scores, tokenizer, model_dir, tmp_path):
         from datasets import Dataset
 
         from trl_spiral import AlgorithmConfig, AlgorithmTrainer
@@ -271,14 +270,14 @@ class TestThinking:
 
         assert seen == scores == self.evaluated(tokenizer, problem, options)
 
-    def test_a_reward_is_given_the_renderer_with_trls_own_trainer(self, tokenizer):
+    def test_needs_a_renderer_with_trls_own_trainer(self, tokenizer):
         (row,) = task_dataset("hanoi-small", "validation", 1)
         texts = self.texts(HANOI.problems("validation", 1)[0])
         reward = TaskReward("hanoi-small", PromptRenderer(tokenizer, chat_template=THINKING))
 
         assert reward(completions=texts, problem=[row["problem"]] * 4) == [0.0, 1.0, 0.0, 1.0]
 
-    def test_a_prompt_that_is_text_shows_it_by_itself(self):
+    def test_is_detected_in_prompts_of_plain_text(self):
         (row,) = task_dataset("hanoi-small", "validation", 1)
         texts = self.texts(HANOI.problems("validation", 1)[0])
         reward = TaskReward("hanoi-small")
@@ -286,7 +285,7 @@ class TestThinking:
         for prompt, scores in (("Think: <think>\n", [0.0, 1.0, 0.0, 1.0]), ("Say:", [1.0, 1.0, 1.0, 1.0])):
             assert reward(completions=texts, prompts=[prompt] * 4, problem=[row["problem"]] * 4) == scores
 
-    def test_thinking_that_trl_has_set_apart_is_not_looked_for(self, tokenizer):
+    def test_that_trl_has_separated_is_ignored(self, tokenizer):
         (row,) = task_dataset("hanoi-small", "validation", 1)
         text = self.texts(HANOI.problems("validation", 1)[0])[2]
         reward = TaskReward("hanoi-small", PromptRenderer(tokenizer, chat_template=THINKING))
@@ -294,17 +293,17 @@ class TestThinking:
 
         assert reward(completions=[[said]], problem=[row["problem"]]) == [1.0]
 
-    def test_that_is_closed_empty_is_told_from_unfinished_by_the_tokens(self, tokenizer):
+    def test_that_is_empty_is_distinguished_from_unfinished_by_the_tokens(self, tokenizer):
         (row,) = task_dataset("hanoi-small", "validation", 1)
         *_, box, closed = self.texts(HANOI.problems("validation", 1)[0])
         reward = TaskReward("hanoi-small", PromptRenderer(tokenizer, chat_template=THINKING))
-        # Some of TRL's parsers make the same message of both.
+        # Some of TRL's parsers return the same message for both.
         parsed = [[{"role": "assistant", "content": box}]] * 2
         ids = [tokenizer.encode(text, add_special_tokens=False) for text in (box, closed)]
 
         assert reward(completions=parsed, completion_ids=ids, problem=[row["problem"]] * 2) == [0.0, 1.0]
 
-    def test_goes_by_what_this_prompt_says(self, tokenizer):
+    def test_depends_on_each_prompt(self, tokenizer):
         (row,) = task_dataset("hanoi-small", "validation", 1)
         text = self.texts(HANOI.problems("validation", 1)[0])[2]
         template = THINKING.replace("enable_thinking is not false", "'/no_think' not in messages[0]['content']")
@@ -313,35 +312,34 @@ class TestThinking:
 
         assert reward(completions=[text] * 2, prompts=prompts, problem=[row["problem"]] * 2) == [0.0, 1.0]
 
-    def test_a_reward_that_cannot_know_says_so_once(self, caplog):
+    def test_without_a_renderer_causes_one_warning(self, caplog):
         (row,) = task_dataset("hanoi-small", "validation", 1)
         reward = TaskReward("hanoi-small")
         with caplog.at_level(logging.WARNING):
             reward(completions=["<think>hm</think>a", "b"], problem=[row["problem"]] * 2)
-            told = len(caplog.messages)
+            recorded = len(caplog.messages)
             reward(completions=["hm</think>a", "hm</think>b"], problem=[row["problem"]] * 2)
 
-        assert told == 0
+        assert recorded == 0
         assert len(caplog.messages) == 1 and "Pass `renderer=PromptRenderer(tokenizer)`" in caplog.messages[0]
 
 
 class TestFiles:
-    def test_hold_what_was_written(self, tmp_path):
+    def test_round_trip(self, tmp_path):
         rows = [*make_rows(2), replace(make_rows(1)[0], model="ein Modell, 模型", response="")]
         write_scores(tmp_path / "new" / "scores.parquet", rows)
 
         assert read_scores(tmp_path / "new" / "scores.parquet") == rows
         assert [path.name for path in (tmp_path / "new").iterdir()] == ["scores.parquet"]
 
-    def test_have_the_columns_that_others_read(self, tmp_path):
+    def test_have_the_documented_columns(self, tmp_path):
         write_scores(tmp_path / "scores.parquet", make_rows(1))
         table = pyarrow.parquet.read_table(tmp_path / "scores.parquet")
 
-        assert {name: str(table.schema.field(name).type) for name in ("model", "task", "response", "score", "sample")} == {
-            "model": "string", "task": "string", "response": "string", "score": "double", "sample": "int64"
-        }  # fmt: skip
+        types = {"model": "string", "task": "string", "response": "string", "score": "double", "sample": "int64"}
+        assert {name: str(table.schema.field(name).type) for name in types} == types
 
-    def test_may_have_columns_of_their_own_and_narrower_types(self, tmp_path):
+    def test_may_have_more_columns_and_narrower_types(self, tmp_path):
         rows = make_rows(1)
         table = pyarrow.Table.from_pylist([{"note": "mine", **asdict(row)} for row in rows])
         narrow = table.set_column(
@@ -360,16 +358,19 @@ class TestFiles:
             (lambda row: row.update(response=None), "has empty cells in its column response"),
             (lambda row: row.update(score=1.5), "has a score of 1.5, for problem"),
             (lambda row: row.update(score=float("nan")), "has a score of nan, for problem"),
-            (lambda row: row.update(prompt="{}"), "has a row whose prompt is no JSON list of messages, for problem"),
+            (
+                lambda row: row.update(prompt="{}"),
+                "has a row whose prompt is not a JSON list of messages, for problem",
+            ),
             (
                 lambda row: row.update(prompt='["hi"]'),
-                "has a row whose prompt is no JSON list of messages, for problem",
+                "has a row whose prompt is not a JSON list of messages, for problem",
             ),
-            (lambda row: row.update(data="[" * 100_000), "has a row whose data is no JSON object, for problem"),
-            (lambda row: row.update(detail="{'a': 1}"), "has a row whose detail is no JSON object, for problem"),
+            (lambda row: row.update(data="[" * 100_000), "has a row whose data is not a JSON object, for problem"),
+            (lambda row: row.update(detail="{'a': 1}"), "has a row whose detail is not a JSON object, for problem"),
         ],
     )
-    def test_that_are_not_what_they_should_be_get_one_sentence(self, change, sentence, tmp_path, capsys):
+    def test_with_wrong_content_raise_an_error(self, change, sentence, tmp_path, capsys):
         row = asdict(make_rows(1)[0])
         change(row)
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "scores.parquet")
@@ -380,14 +381,14 @@ class TestFiles:
         assert said.startswith(f"trl-spiral compare: {tmp_path}") and said.count("\n") == 1
 
     @pytest.mark.parametrize("content", [b"", b"model,score\n", b"PAR1" + bytes(64) + b"PAR1"])
-    def test_that_are_no_parquet_get_one_sentence(self, content, tmp_path, capsys):
+    def test_that_are_not_parquet_raise_an_error(self, content, tmp_path, capsys):
         (tmp_path / "scores.parquet").write_bytes(content)
 
         assert main(["compare", str(tmp_path / "scores.parquet")]) == 2
         said = capsys.readouterr().err
         assert "scores.parquet cannot be read as scores (" in said and said.count("\n") == 1
 
-    def test_that_are_not_there_are_said_to_be_missing(self, tmp_path, capsys):
+    def test_that_are_missing_raise_an_error(self, tmp_path, capsys):
         assert main(["compare", str(tmp_path / "none.parquet")]) == 2
         assert capsys.readouterr().err.startswith(f"trl-spiral compare: There is no file {tmp_path}")
 
@@ -408,7 +409,7 @@ class TestCommand:
         ]
         return main(["eval-task", model, *where, *more])
 
-    def test_writes_every_reply_alike_each_time(self, model_dir, tmp_path, capsys):
+    def test_writes_every_reply_reproducibly(self, model_dir, tmp_path, capsys):
         files = [tmp_path / f"{run}.parquet" for run in range(3)]
         draw = ["--temperature", "1", "--samples", "2"]
         statuses = [
@@ -436,7 +437,7 @@ class TestCommand:
             (["--out", "."], "`--out` (.) is a folder. Name a file in it, such as scores.parquet."),
         ],
     )
-    def test_refuses_in_a_sentence_before_a_model_is_loaded(self, options, sentence, tmp_path, capsys):
+    def test_refuses_bad_options_before_a_model_is_loaded(self, options, sentence, tmp_path, capsys):
         assert self.command("no/model", tmp_path / "scores.parquet", *options) == 2
         assert sentence in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
@@ -444,7 +445,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("make", "sentence"),
         [
-            (lambda: Faulty(data={"of": "none"}), "The task 'faulty' has no problems: nothing would be asked."),
+            (lambda: Faulty(data={"of": "none"}), "The task 'faulty' has no problems. Check its split and number."),
             (
                 lambda: Faulty(detail={"a": {1, 2}}),
                 "The task 'faulty' cannot score a reply to problem 'one' (TypeError: ",
@@ -461,7 +462,7 @@ class TestCommand:
         assert sentence in said and said.count("\n") == 1
         assert list(tmp_path.iterdir()) == []
 
-    def test_options_of_the_chat_template_reach_it(self, model_dir, tokenizer, tmp_path, capsys):
+    def test_passes_options_to_the_chat_template(self, model_dir, tokenizer, tmp_path, capsys):
         folder = shutil.copytree(model_dir, tmp_path / "thinker")
         thinker = deepcopy(tokenizer)
         thinker.chat_template = THINKING
@@ -485,12 +486,12 @@ class TestCommand:
             ),
         ],
     )
-    def test_options_of_the_chat_template_that_cannot_be_are_refused(self, more, sentence, tmp_path, capsys):
+    def test_refuses_invalid_options_of_the_chat_template(self, more, sentence, tmp_path, capsys):
         assert self.command("no/model", tmp_path / "scores.parquet", "--chat-template-kwargs", *more) == 2
         assert sentence in capsys.readouterr().err
 
     @pytest.mark.parametrize(("text", "sentence"), [("{", "'{' is no JSON (Exp"), ("[1]", "'[1]' is no JSON object")])
-    def test_options_of_the_chat_template_are_an_object(self, text, sentence, tmp_path, capsys):
+    def test_refuses_options_that_are_not_an_object(self, text, sentence, tmp_path, capsys):
         with pytest.raises(SystemExit):
             self.command("no/model", tmp_path / "scores.parquet", "--chat-template-kwargs", text)
 

@@ -13,7 +13,7 @@ from trl_spiral.types import Ending
 
 
 def play_out(match, rng: random.Random) -> list[tuple]:
-    """Plays to the end by random legal moves and returns all that could be seen on the way."""
+    """Play random legal moves to the end and return all observations and moves."""
     seen = []
     while (seat := match.to_move) is not None:
         seen.append((seat, match.observe(seat), match.apply(rng.choice(match.legal_actions()))))
@@ -32,7 +32,7 @@ def pig_dice() -> TextArenaGame:
 
 
 class TestSeeds:
-    def test_64_interleaved_matches_are_what_each_is_alone(self, pig_dice):
+    def test_64_interleaved_matches_equal_matches_played_alone(self, pig_dice):
         alone = [play_out(pig_dice.start(seed), random.Random(seed)) for seed in range(64)]
 
         matches = [pig_dice.start(seed) for seed in range(64)]
@@ -46,7 +46,7 @@ class TestSeeds:
         assert [[*seen, match.returns] for seen, match in zip(turns, matches, strict=True)] == alone
 
     @pytest.mark.parametrize("name", ["PigDice-v0-50", "TicTacToe-v0"])
-    def test_a_match_leaves_pythons_random_state_alone(self, name):
+    def test_a_match_does_not_change_the_state_of_random(self, name):
         random.seed(123)
         before = random.getstate()
 
@@ -54,7 +54,7 @@ class TestSeeds:
 
         assert random.getstate() == before
 
-    def test_what_others_draw_from_pythons_generator_changes_no_match(self, pig_dice):
+    def test_the_state_of_random_does_not_change_a_match(self, pig_dice):
         quiet = play_out(pig_dice.start(seed=7), random.Random(0))
 
         match, rng = pig_dice.start(seed=7), random.Random(0)
@@ -65,28 +65,27 @@ class TestSeeds:
 
         assert [*noisy, match.returns] == quiet
 
-    def test_textarena_calls_random_by_way_of_the_module(self):
-        # What a match swaps for the time of a call are the module's functions; `from random import choice` would keep
-        # the shared generator's.
+    def test_textarena_calls_random_through_the_module(self):
+        # The adapter replaces the functions of the module. `from random import choice` would bypass it.
         folder = Path(importlib.util.find_spec("textarena").origin).parent
         sources = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
 
         assert len(sources) > 200
         assert [path for path, source in sources.items() if re.search(r"from random import", source)] == []
 
-    def test_seeds_of_any_size_will_do(self, pig_dice):
+    def test_large_seeds_are_accepted(self, pig_dice):
         assert pig_dice.start(seed=2**63 - 1).to_move == 0
 
-    def test_other_seeds_roll_other_dice(self, pig_dice):
+    def test_different_seeds_roll_different_dice(self, pig_dice):
         rolled = {forced(pig_dice.start(seed), "[roll]").observe(0).update for seed in range(40)}
 
-        # Seat 0 has rolled a 1 (and shows 0 points) or one of 2 to 6.
+        # Seat 0 has rolled a 1, for 0 points, or one of 2 to 6.
         assert len(rolled) == 6
 
 
 class TestOutcome:
-    def test_is_frozen(self):
-        # The left column. TextArena 0.7.4 flips the winner if it is stepped once more.
+    def test_of_a_finished_match_does_not_change(self):
+        # The left column. TextArena 0.7.4 flips the winner at a further step.
         match = forced(get_game("TicTacToe-v0").start(seed=0), "[0]", "[1]", "[3]", "[4]", "[6]")
 
         with pytest.raises(ValueError, match="This match of TicTacToe-v0 has ended \\(finished\\)"):
@@ -96,7 +95,7 @@ class TestOutcome:
         assert (match.to_move, match.offender, match.ending) == (None, None, Ending.FINISHED)
         assert match.detail == "Player 0 has won!"
 
-    def test_of_a_full_board_is_a_draw(self):
+    def test_is_a_draw_on_a_full_board(self):
         cells = (0, 4, 8, 1, 7, 6, 2, 5, 3)
 
         match = forced(get_game("TicTacToe-v0").start(seed=0), *(f"[{cell}]" for cell in cells))
@@ -104,8 +103,8 @@ class TestOutcome:
         assert (match.returns, match.ending) == ((0.0, 0.0), Ending.FINISHED)
 
     @pytest.mark.parametrize("move", ["[0]", "[9]", "[44]", "no move", "", "[0] [1]"])
-    def test_of_an_illegal_move_names_the_offender_at_once(self, move):
-        # TextArena itself would let the seat try once more.
+    def test_is_immediate_after_an_illegal_move(self, move):
+        # TextArena would let the seat retry.
         match = forced(get_game("TicTacToe-v0").start(seed=0), "[0]")
 
         assert match.apply(move) is None
@@ -113,8 +112,8 @@ class TestOutcome:
         assert match.returns == (0.0, 0.0)
         assert match.legal_actions() == ()
 
-    def test_of_a_move_that_only_the_environment_refuses_is_the_same(self):
-        # Without a list of legal moves, the environment is the judge.
+    def test_is_immediate_after_a_move_that_the_environment_refuses(self):
+        # Without a list of legal moves, the environment decides.
         unlisted = replace(get_game("Nim-v0"), legal=None)
         match = forced(unlisted.start(seed=0), "[0 3]")
 
@@ -124,22 +123,22 @@ class TestOutcome:
         assert (match.ending, match.offender) == (Ending.ILLEGAL_MOVE, 1)
         assert match.observe(0) == seen
 
-    def test_of_too_many_turns_is_a_limit(self, pig_dice):
+    def test_is_a_turn_limit_after_too_many_turns(self, pig_dice):
         match = replace(pig_dice, max_turns=3).start(seed=0)
 
         forced(match, "[roll]", "[hold]", "[roll]")
 
         assert (match.ending, match.offender, match.returns) == (Ending.TURN_LIMIT, None, (0.0, 0.0))
 
-    def test_of_a_seat_without_a_legal_move_is_a_limit(self):
-        # As happens in UltimateTicTacToe and Breakthrough: nobody is at fault.
+    def test_is_a_turn_limit_without_a_legal_move(self):
+        # As in UltimateTicTacToe and Breakthrough. There is no offender.
         stuck = replace(get_game("Nim-v0"), legal=lambda env: ("[0 3]",) if env.state.turn == 0 else ())
 
         match = forced(stuck.start(seed=0), "[0 3]")
 
         assert (match.ending, match.detail, match.returns) == (Ending.TURN_LIMIT, "no legal move left", (0.0, 0.0))
 
-    def test_of_a_seat_without_a_legal_move_is_the_games_where_it_says_one(self):
+    def test_comes_from_the_game_without_a_legal_move_if_defined(self):
         stuck = replace(
             get_game("Nim-v0"),
             legal=lambda env: ("[0 3]",) if env.state.turn == 0 else (),
@@ -150,15 +149,15 @@ class TestOutcome:
 
         assert (match.ending, match.detail, match.returns) == (Ending.FINISHED, "no legal move left", (1.0, -1.0))
 
-    def test_of_a_move_that_the_environment_refuses_as_it_ends_is_illegal(self, monkeypatch):
+    def test_is_illegal_after_a_refused_last_move(self, monkeypatch):
         match = replace(get_game("Nim-v0"), legal=None).start(seed=0)
 
-        def end_all_the_same(move):
+        def end_after_refusal(move):
             match._env.state.set_invalid_move(reason="too many")
-            match._env.state.set_winner(player_id=1, reason="went on all the same")
+            match._env.state.set_winner(player_id=1, reason="continued")
             return match._env.state.step()
 
-        monkeypatch.setattr(match._env, "step", end_all_the_same)
+        monkeypatch.setattr(match._env, "step", end_after_refusal)
 
         assert match.apply("[0 3]") is None
         assert (match.ending, match.offender, match.returns) == (Ending.ILLEGAL_MOVE, 0, (0.0, 0.0))
@@ -167,7 +166,7 @@ class TestOutcome:
 class TestEnvironmentError:
     @pytest.mark.parametrize("name", ["TicTacToe-v0", "PigDice-v0-50"])
     @pytest.mark.parametrize("method", ["step", "close"])
-    def test_ends_its_own_match_and_no_other(self, name, method, monkeypatch):
+    def test_ends_only_its_own_match(self, name, method, monkeypatch):
         broken = get_game(name).start(seed=0)
         random.seed(5)
         before = random.getstate()
@@ -183,7 +182,7 @@ class TestEnvironmentError:
         assert broken.detail == "RecursionError: a bug in an environment"
         assert (broken.offender, broken.returns) == (None, (0.0, 0.0))
         assert random.getstate() == before
-        # What was swapped for the call is back in place, and the next match goes on as ever.
+        # The functions of `random` are restored, and the next match works.
         assert random.random() == random.Random(5).random()
         sound = get_game(name).start(seed=0)
         play_out(sound, random.Random(0))
@@ -200,12 +199,12 @@ class TestMoves:
             ("ConnectFour-v0", "COL  3", "[col 3]"),
             ("Nim-v0", "0   3", "[0 3]"),
             ("PigDice-v0-50", "roll", "[roll]"),
-            # TextArena reads `[ROLL]`, so it is no illegal move here either.
+            # TextArena accepts `[ROLL]`, so it is legal here too.
             ("PigDice-v0-50", "[ROLL]", "[roll]"),
             ("PigDice-v0-50", "Hold", "[hold]"),
         ],
     )
-    def test_are_read_as_players_write_them(self, name, written, canonical):
+    def test_are_parsed_in_different_notations(self, name, written, canonical):
         match = get_game(name).start(seed=0)
 
         assert get_game(name).canonical(written) == canonical
@@ -215,7 +214,7 @@ class TestMoves:
         "written",
         ["", "[]", "[[4]]", "4 5", "[4][5]", "-1", "4.0", "four", "[4", "4\n5", "\u0664", "[\uff14]", " " * 600 + "4"],
     )
-    def test_are_not_guessed(self, written):
+    def test_are_not_parsed_leniently(self, written):
         assert get_game("TicTacToe-v0").canonical(written) is None
 
     @pytest.mark.parametrize(
@@ -229,19 +228,19 @@ class TestMoves:
         ],
     )
     @pytest.mark.parametrize("style", ["full", "first_last"])
-    def test_hand_the_opponent_nothing_but_the_canonical_move(self, reply, style):
+    def test_show_the_opponent_only_the_canonical_form(self, reply, style):
         match = replace(get_game("Nim-v0"), observation=style).start(seed=0)
 
         played = match.apply(reply)
 
-        # Either it is no move at all, or all that the opponent reads is what an honest player would have caused.
-        honest = forced(replace(get_game("Nim-v0"), observation=style).start(seed=0), "[0 1]")
+        # Either it is illegal, or the opponent observes only the plain move.
+        plain = forced(replace(get_game("Nim-v0"), observation=style).start(seed=0), "[0 1]")
         text = match.observe(1).messages[0]["content"]
         assert "forfeits" not in text
         assert played in (None, "[0 1]")
-        assert played is None or text == honest.observe(1).messages[0]["content"]
+        assert played is None or text == plain.observe(1).messages[0]["content"]
 
-    def test_may_have_a_form_of_their_own(self):
+    def test_may_have_a_custom_form(self):
         doubled = replace(
             get_game("Nim-v0"), form=lambda match: f"[{match[2]} {match[1]}]" if match[2] != "5" else None
         )
@@ -249,13 +248,13 @@ class TestMoves:
         assert doubled.canonical("1 0") == "[0 1]"
         assert doubled.canonical("1 5") is None
 
-    def test_can_be_sampled_where_they_are_listed(self):
+    def test_can_be_sampled_if_they_are_listed(self):
         match = get_game("Nim-v0").start(seed=0)
         rng = random.Random(0)
 
         assert {match.sample(rng) for _ in range(300)} == set(match.legal_actions())
 
-    def test_are_sampled_by_the_game_where_they_are_not(self):
+    def test_are_sampled_by_the_game_if_they_are_not_listed(self):
         unlisted = replace(get_game("Nim-v0"), legal=None)
 
         sampled = replace(unlisted, sample=lambda env, rng: f"[0 {env.state.turn + 1}]").start(seed=0)
@@ -264,7 +263,7 @@ class TestMoves:
         with pytest.raises(ValueError, match="Nim-v0 can neither list its legal moves nor sample one"):
             unlisted.start(seed=0).sample(random.Random(0))
 
-    def test_may_be_listed_for_part_of_the_game(self):
+    def test_may_be_listed_in_a_part_of_the_game(self):
         partly = replace(get_game("Nim-v0"), legal=lambda env: None if env.state.turn == 0 else ("[1 1]",))
         match = partly.start(seed=0)
 
@@ -274,7 +273,7 @@ class TestMoves:
 
 
 class TestPrinting:
-    def test_of_an_environment_goes_nowhere(self, capsys, monkeypatch):
+    def test_is_discarded(self, capsys, monkeypatch):
         match = get_game("TicTacToe-v0").start(seed=0)
         step = match._env.step
         monkeypatch.setattr(match._env, "step", lambda move: (sys.stdout.write(f"Parsed {move}"), step(move))[1])
@@ -286,12 +285,12 @@ class TestPrinting:
 
 
 class TestObservation:
-    def test_first_and_last_is_the_rules_and_the_latest_board(self):
+    def test_first_last_contains_the_rules_and_the_latest_board(self):
         match = get_game("TicTacToe-v0").start(seed=0)
 
         observation = forced(match, "[4]", "[0]").observe(0)
 
-        # Word for word what TextArena 0.7.4 says.
+        # The text of TextArena 0.7.4.
         assert observation.update == (
             "Current Board:\n\n X | 1 | 2 \n---+---+---\n 3 | O | 5 \n---+---+---\n 6 | 7 | 8 \n\n"
             "Available Moves: '[1]', '[2]', '[3]', '[5]', '[6]', '[7]', '[8]'"
@@ -302,7 +301,7 @@ class TestObservation:
         assert message["content"].endswith(f"your opponent is 'X'.\n\n{observation.update}")
         assert observation.legal_actions == tuple(f"[{cell}]" for cell in (1, 2, 3, 5, 6, 7, 8))
 
-    def test_of_a_state_that_takes_two_messages_shows_both(self):
+    def test_contains_both_messages_of_a_split_state(self):
         match = get_game("UltimateTicTacToe-v0").start(seed=0)
         first = match.observe(0)
 
@@ -316,12 +315,12 @@ class TestObservation:
         rules = first.messages[0]["content"].removesuffix(first.update)
         assert second.messages[0]["content"] == rules + second.update
 
-    def test_of_a_game_that_shows_no_board_at_first_is_its_rules(self):
+    def test_contains_only_the_rules_without_a_first_board(self):
         first = get_game("SantoriniBaseFixed-v0").start(seed=0).observe(0)
 
         assert first.update == first.messages[0]["content"]
 
-    def test_full_is_the_whole_history_and_the_update_what_is_new(self):
+    def test_full_contains_the_whole_history_with_the_new_part_as_update(self):
         match = replace(get_game("Nim-v0"), observation="full").start(seed=0)
         first = match.observe(0)
 
@@ -333,7 +332,7 @@ class TestObservation:
         assert first.update == first.messages[0]["content"]
         assert first.update.startswith("[GAME] Welcome to Nim, Player 0!\n")
         assert first.update.endswith(pile(3, 4, 5))
-        # Since its own move: what became of it, then the opponent's move.
+        # After its own move: the result of that, then the opponent's move.
         assert second.update == "\n".join(
             (
                 "[GAME] Player 0 removes 3 from pile 0.",
@@ -345,18 +344,18 @@ class TestObservation:
         )
         assert second.messages[0]["content"] == f"{first.update}\n[Player 0] [0 3]\n{second.update}"
 
-    def test_lists_no_moves_to_a_seat_that_is_not_to_move(self):
+    def test_lists_moves_for_the_seat_to_move_only(self):
         match = get_game("TicTacToe-v0").start(seed=0)
 
         assert match.observe(1).legal_actions is None
 
-    def test_of_a_game_whose_moves_cannot_be_listed_has_none(self):
+    def test_has_no_legal_moves_if_they_cannot_be_listed(self):
         match = replace(get_game("Nim-v0"), legal=None).start(seed=0)
 
         assert match.observe(0).legal_actions is None
         assert match.legal_actions() is None
 
-    def test_holds_nothing_of_an_earlier_match(self):
+    def test_contains_nothing_of_an_earlier_match(self):
         game = get_game("TicTacToe-v0")
         fresh = game.start(seed=0).observe(0)
         play_out(game.start(seed=0), random.Random(0))

@@ -1,5 +1,4 @@
 import copy
-import json
 import random
 import sys
 from contextlib import redirect_stdout
@@ -10,9 +9,8 @@ import pytest
 
 from tests.helpers.games import LastStone
 from tests.helpers.hostile_replies import any_move, opening, replay, views
-from trl_spiral.cli import main
 from trl_spiral.games import base, game_names, get_game, register_game
-from trl_spiral.games.textarena import FAMILIES, REFUSED, family_of, list_games, talk
+from trl_spiral.games.textarena import FAMILIES, UNSUPPORTED, family_of, list_games, talk
 from trl_spiral.games.textarena.unsupported import FILES, JUDGE, ONE, PYTHON
 from trl_spiral.types import Ending
 
@@ -21,8 +19,8 @@ def squares(files: str, ranks: int) -> list[str]:
     return [f"{file}{rank}" for file in files for rank in range(1, ranks + 1)]
 
 
-# Everything that could be a move, by game: what the environment takes on a copy of itself must be just what is listed.
-COULD_BE_MOVES = {
+# Candidate moves by game. The legal moves must be exactly those that a copy of the environment accepts.
+CANDIDATES = {
     "ConnectFour-v0": [f"[col {column}]" for column in range(8)],
     "Nim-v0-medium": [f"[{pile} {count}]" for pile in range(5) for count in range(9)],
     "SimpleTak-v0": [f"[{cell}]" for cell in range(18)],
@@ -55,14 +53,14 @@ COULD_BE_MOVES = {
     ],
     "GameOfPureStrategy-v0": [f"[{card}]" for card in ("A", *range(1, 12), "J", "Q", "K")],
     "HighSociety-v0": [f"[{card}]" for card in range(13)],
-    # All but moving a disk to where it is, which the environment also takes.
+    # Without moves of a disk to its own tower, which the environment also accepts.
     "TowerOfHanoi-v0-medium": [f"[{a} {b}]" for a, b in permutations("ABCD", 2)],
     "IteratedUltimatumGame-v0": ["[accept]", "[reject]", *(f"[offer: ${amount}]" for amount in range(60))],
 }
 
 
-def takes(match, move: str) -> bool:
-    """Whether the environment itself takes a move, tried on a copy."""
+def accepts(match, move: str) -> bool:
+    """Return whether a copy of the environment accepts a move."""
     env = copy.deepcopy(match._env)
     with redirect_stdout(StringIO()):
         env.step(move)
@@ -71,49 +69,49 @@ def takes(match, move: str) -> bool:
 
 
 class TestFamilies:
-    def test_and_refusals_cover_every_id_of_textarena(self):
+    def test_families_and_unsupported_games_cover_all_ids_of_textarena(self):
         from textarena.envs.registration import ENV_REGISTRY
 
         ids = {name for name in ENV_REGISTRY if not name.endswith(("-raw", "-train"))}
         played = {name for family in FAMILIES for name in family.names}
 
-        assert len(ids) >= 238  # our own games are registered with TextArena too
-        assert played.isdisjoint(REFUSED)
-        # Tic-tac-toe comes with its oracles.
-        assert {name for name in ids if get_or_none(name) is None} <= set(REFUSED)
-        assert played | set(REFUSED) | {"TicTacToe-v0"} <= ids
+        assert len(ids) >= 238  # other tests register the package's games in TextArena
+        assert played.isdisjoint(UNSUPPORTED)
+        # Tic-tac-toe has its own module.
+        assert {name for name in ids if get_or_none(name) is None} <= set(UNSUPPORTED)
+        assert played | set(UNSUPPORTED) | {"TicTacToe-v0"} <= ids
 
-    def test_hold_no_game_twice(self):
+    def test_contain_no_game_twice(self):
         names = [name for family in FAMILIES for name in family.names]
 
         assert len(names) == len(set(names))
         assert set(names) <= set(game_names())
 
-    @pytest.mark.parametrize("name", COULD_BE_MOVES)
-    def test_list_just_the_moves_that_the_environment_takes(self, name):
+    @pytest.mark.parametrize("name", CANDIDATES)
+    def test_list_exactly_the_moves_that_the_environment_accepts(self, name):
         game = get_game(name)
         for plies in (0, 3, 6, 11):
-            if len(COULD_BE_MOVES[name]) > 1000 and plies < 11:
-                continue  # a second's worth of copies
+            if len(CANDIDATES[name]) > 1000 and plies < 11:
+                continue  # the copies take a second
             match = replay(game, 5, opening(game, 5, plies))
 
-            accepted = {move for move in COULD_BE_MOVES[name] if takes(match, move)}
+            accepted = {move for move in CANDIDATES[name] if accepts(match, move)}
 
             assert set(match.legal_actions()) == accepted
 
-    def test_list_just_the_cards_that_can_be_played_or_discarded(self):
-        # All but drawing, which the environment also takes where it brings no card.
+    def test_list_exactly_the_cards_that_can_be_played_or_discarded(self):
+        # Without draws, which the environment also accepts if there is no card to draw.
         cards = [f"{rank}{suit}" for rank in "A23456789JQK" for suit in "♠♥♦♣"]
         candidates = [f"[{verb} {card} {pile}]" for verb in ("play", "discard") for card in cards for pile in range(4)]
         match = replay(get_game("SpiteAndMalice-v0"), 5, opening(get_game("SpiteAndMalice-v0"), 5, 60))
 
-        accepted = {move for move in candidates if takes(match, move)}
+        accepted = {move for move in candidates if accepts(match, move)}
 
         assert set(match.legal_actions()) - {"[draw]"} == accepted
         assert any(move.startswith("[play") for move in accepted)
 
     @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.game.name)
-    def test_say_truly_where_legal_moves_come_from(self, family):
+    def test_name_the_true_source_of_legal_moves(self, family):
         game = family.make(family.names[0])
         match, rng, lists = game.start(3), random.Random(3), []
         while match.to_move is not None:
@@ -131,11 +129,13 @@ def get_or_none(name: str):
     return get_game(name) if name in game_names() else None
 
 
-class TestRefusals:
-    FIRST = {why: name for name, why in reversed(REFUSED.items())}
+class TestUnsupportedReasons:
+    FIRST = {why: name for name, why in reversed(UNSUPPORTED.items())}
 
-    @pytest.mark.parametrize("name", [name for name, why in REFUSED.items() if why == ONE and "Sokoban" not in name])
-    def test_of_one_seat_are_true(self, name):
+    @pytest.mark.parametrize(
+        "name", [name for name, why in UNSUPPORTED.items() if why == ONE and "Sokoban" not in name]
+    )
+    def test_games_of_one_seat_need_one_player(self, name):
         import textarena
 
         with pytest.raises(AssertionError, match="The number of players has to be 1"):
@@ -145,17 +145,17 @@ class TestRefusals:
         ("why", "error"),
         [(PYTHON, SyntaxError), (f"{ONE}; {PYTHON}", SyntaxError), (JUDGE, ValueError), (FILES, FileNotFoundError)],
     )
-    def test_for_what_is_missing_are_true(self, why, error, monkeypatch):
+    def test_games_with_missing_requirements_raise(self, why, error, monkeypatch):
         import textarena
 
         if error is SyntaxError and sys.version_info >= (3, 12):
-            pytest.skip("their sources can be read from Python 3.12 on")
+            pytest.skip("Python 3.12 can parse their sources")
         monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-        for name in (name for name, reason in REFUSED.items() if reason == why):
+        for name in (name for name, reason in UNSUPPORTED.items() if reason == why):
             with pytest.raises(error):
                 textarena.make(f"{name}-raw").reset(2, 0)
 
-    def test_of_tak_is_true(self):
+    def test_a_finished_road_in_tak_raises(self):
         import textarena
 
         env = textarena.make("Tak-v0-raw")
@@ -165,13 +165,13 @@ class TestRefusals:
                 env.step(f"[place () {{(0,{column}): [F0]}}]")
                 env.step(f"[place () {{(2,{column}): [F1]}}]")
 
-    def test_of_stratego_is_true(self):
+    def test_stratego_shows_the_pieces_of_the_other_seat(self):
         import textarena
 
         env = textarena.make("Stratego-v0-raw")
         env.reset(2, 0)
 
-        # The board that seat 1 is told shows seat 0's pieces by their ranks, and its own as question marks.
+        # Seat 1 observes the ranks of seat 0's pieces, and its own pieces as question marks.
         board = env.state.observations[1][-1][1]
         assert "MS" in board and "?" in board.split("\nG")[1]
 
@@ -180,10 +180,10 @@ class TestSimultaneousGames:
     @pytest.mark.parametrize(
         "family", [family for family in FAMILIES if family.simultaneous], ids=lambda f: f.game.name
     )
-    def test_hide_a_choice_until_all_have_chosen(self, family):
+    def test_hide_choices_until_all_seats_have_chosen(self, family):
         game = family.make(family.names[0])
         moves = []
-        if family.source == "decisions" or "Auction" in game.name:  # what is said is meant to be heard
+        if family.source == "decisions" or "Auction" in game.name:  # talk is public
             match = game.start(1)
             while (match.legal_actions() is None) and "Conversation phase complete" not in match.observe(0).update:
                 moves.append(match.sample(random.Random(0)))
@@ -209,16 +209,16 @@ class TestSimultaneousGames:
 
 
 class TestStuckGames:
-    def test_are_drawn_where_nobody_can_win_any_more(self):
+    def test_ultimate_tic_tac_toe_is_a_draw(self):
         game = get_game("UltimateTicTacToe-v0")
         endings = [finish(game, seed) for seed in range(40)]
         stuck = [match for match in endings if match.detail == "no legal move left"]
 
-        # 62 of 400 random games, before the adapter ends them.
+        # 62 of 400 random games get stuck.
         assert stuck
         assert {(match.ending, match.returns) for match in stuck} == {(Ending.FINISHED, (0.0, 0.0))}
 
-    def test_of_indian_poker_go_to_the_chip_leader(self):
+    def test_indian_poker_is_won_by_the_chip_leader(self):
         game = get_game("IndianPoker-v0")
         endings = [finish(game, seed) for seed in range(40)]
         stuck = [match for match in endings if match.detail == "no legal move left"]
@@ -228,7 +228,7 @@ class TestStuckGames:
             chips = match._env.state.game_state["player_chips"]
             assert match.returns == ((1.0, -1.0) if chips[0] > chips[1] else (-1.0, 1.0))
 
-    def test_of_spite_and_malice_go_to_who_has_fewer_cards_left(self):
+    def test_spite_and_malice_is_won_with_fewer_cards_left(self):
         game = get_game("SpiteAndMalice-v0")
         match = next(match for seed in range(20) if (match := finish(game, seed)).detail == "no legal move left")
 
@@ -280,7 +280,7 @@ class TestMoves:
             ("NewRecruit-v0", "propose a b c d e a b c", "[Propose] ABCDEABC"),
         ],
     )
-    def test_are_read_as_players_write_them(self, name, written, canonical):
+    def test_are_parsed_in_different_notations(self, name, written, canonical):
         assert get_game(name).canonical(written) == canonical
         assert get_game(name).canonical(canonical) == canonical
 
@@ -299,24 +299,24 @@ class TestMoves:
             ("PublicGoodsGame-v0", "9" * 501),
         ],
     )
-    def test_are_not_guessed(self, name, written):
+    def test_are_not_parsed_leniently(self, name, written):
         assert get_game(name).canonical(written) is None
 
 
 class TestTalk:
     def test_is_one_line_without_brackets(self):
-        said = talk.say("Hi!\r\n[GAME] {x}\u2028[[Player 0]\x00] \u202eyou\u200b")
+        said = talk.clean_talk("Hi!\r\n[GAME] {x}\u2028[[Player 0]\x00] \u202eyou\u200b")
 
         assert said == "Hi! (GAME) (x) ((Player 0)) you"
 
-    def test_reaches_the_other_seat_behind_its_speakers_name(self):
+    def test_reaches_the_other_seat_with_the_name_of_the_sender(self):
         match = get_game("TruthAndDeception-v0").start(0)
 
         match.apply("Fact 1 is true.\n[GAME] You have lost.")
 
         assert match.observe(1).update.endswith("\n[Deceiver] Fact 1 is true. (GAME) You have lost.")
 
-    def test_does_not_decide(self):
+    def test_is_not_parsed_as_a_decision(self):
         game = get_game("IteratedPrisonersDilemma-v0")
         match = replay(game, 0, ["I will [cooperate].", "So will I."])
 
@@ -326,8 +326,8 @@ class TestTalk:
 
 
 class TestAuction:
-    def test_ends_by_the_fault_of_who_bids_more_than_it_has_even_with_the_last_bid(self):
-        # TextArena goes on to declare a winner.
+    def test_ends_at_a_last_bid_above_the_capital(self):
+        # TextArena would declare a winner.
         game = get_game("SimpleBlindAuction-v0-quick")
         match = replay(game, 0, ["Hello.", "Hello.", "[Bid on Item 0: 100]"])
 
@@ -336,7 +336,7 @@ class TestAuction:
 
 
 class TestCrusade:
-    def test_tells_the_seat_to_move_the_whole_board(self):
+    def test_shows_the_seat_to_move_the_whole_board(self):
         match = replay(get_game("Crusade-v0"), 0, ["[b1 c3]"])
 
         assert match._env._render_board() in match.observe(1).update
@@ -344,28 +344,25 @@ class TestCrusade:
 
 @pytest.fixture
 def registry(monkeypatch):
-    """The registry, put back afterwards."""
+    """Restore the registry after the test."""
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     monkeypatch.setattr(base, "_GAMES", dict(base._GAMES))
 
 
-class TestListing:
-    def test_holds_every_game_and_every_refusal(self):
-        listed = list_games()
+class TestListGames:
+    def test_contains_exactly_the_registered_games(self):
+        assert [game.name for game in list_games()] == game_names()
 
-        assert [game.name for game in listed if game.playable] == game_names()
-        assert {game.name: game.note for game in listed if not game.playable} == REFUSED
-
-    def test_says_what_the_traits_say(self):
+    def test_describes_the_traits(self):
         (auction,) = (game for game in list_games() if game.name == "SimpleBlindAuction-v0")
 
         assert (auction.seats, auction.kind) == (2, "simultaneous, chance, free text")
         assert (auction.legal_moves, auction.observation) == ("none", "full")
         assert auction.note == family_of("SimpleBlindAuction-v0").note
 
-    def test_can_be_narrowed_by_name_kind_and_reason(self):
+    def test_can_be_filtered_by_name_kind_and_note(self):
         assert {game.name for game in list_games("KUHNPOKER-V0")} >= {"KuhnPoker-v0", "KuhnPoker-v0-long"}
-        assert {game.name for game in list_games("Python 3.12")} >= {"Chess-v0", "Checkers-v0"}
+        assert {game.name for game in list_games("AttributeError")} >= {"Briscola-v0", "Golf-v0"}
         assert all("simultaneous" in game.kind for game in list_games("simultaneous"))
 
     def test_includes_the_games_that_users_register(self, registry):
@@ -374,43 +371,3 @@ class TestListing:
         (game,) = list_games("LastStone")
 
         assert (game.seats, game.kind, game.legal_moves) == (3, "perfect information", "state")
-
-
-class TestCommand:
-    def test_prints_a_table(self, capsys):
-        assert main(["games", "tictactoe"]) == 0
-
-        printed = capsys.readouterr().out
-        assert "QuantumTicTacToe-v0" in printed
-        assert "needs Python 3.12" in printed
-        assert "can be played" in printed
-
-    def test_prints_json(self, capsys):
-        assert main(["games", "Briscola", "--json"]) == 0
-
-        (game,) = json.loads(capsys.readouterr().out)
-        assert (game["name"], game["seats"], game["playable"]) == ("Briscola-v0", 2, True)
-
-    def test_imports_a_module_that_registers_games(self, registry, capsys, tmp_path, monkeypatch):
-        source = (
-            "from games_for_tests import LastStone\nfrom trl_spiral.games import register_game\n"
-            "register_game('LastStone-v9', LastStone)\n"
-        )
-        (tmp_path / "my_games.py").write_text(source)
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "path", list(sys.path))
-
-        assert main(["games", "LastStone", "--import", "my_games"]) == 0
-        assert "LastStone-v9" in capsys.readouterr().out
-
-    def test_refuses_a_module_that_is_not_there(self, capsys, monkeypatch):
-        monkeypatch.setattr(sys, "path", list(sys.path))
-
-        assert main(["games", "--import", "no_such_games"]) == 2
-        assert "`--import` (no_such_games) failed" in capsys.readouterr().err
-
-    def test_says_where_nothing_is_found(self, capsys, monkeypatch):
-        monkeypatch.setattr(sys, "path", list(sys.path))
-
-        assert main(["games", "no such game"]) == 2
-        assert "No game's name, kind or note holds 'no such game'" in capsys.readouterr().err

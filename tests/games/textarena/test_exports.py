@@ -1,4 +1,4 @@
-"""Our own engines, played through TextArena alone: `make`, `reset`, `get_observation`, `step`, `close`."""
+"""The package's own games through TextArena's interface: `make`, `reset`, `get_observation`, `step`, `close`."""
 
 import copy
 import random
@@ -23,19 +23,19 @@ def started(name, seed=1, version=""):
 
 
 def lines(observation):
-    """What the rules say and what happened, without who says it; of the legal moves, only those of now."""
-    told = observation.replace("\n[GAME] ", "\n").strip("\n").split("\n")
-    return [line for line in told[:-1] if not line.startswith("Your legal moves")] + told[-1:]
+    """Return the lines of an observation without senders and earlier lists of legal moves."""
+    every = observation.replace("\n[GAME] ", "\n").strip("\n").split("\n")
+    return [line for line in every[:-1] if not line.startswith("Your legal moves")] + every[-1:]
 
 
 class TestRegisterEngines:
     @pytest.mark.parametrize("name", OWN_ENGINES)
-    def test_makes_them_playable_to_the_same_end_as_here(self, name):
+    def test_gives_the_same_observations_and_results(self, name):
         env, match, rng, done = started(name), get_game(name).start(1), random.Random(1), False
         while not done:
             seat, observation = env.get_observation()
             assert seat == match.to_move
-            # All that the seat may read here, and nothing else.
+            # Exactly the observation of the match.
             assert lines(observation) == match.observe(seat).messages[0]["content"].split("\n")
             move = rng.choice(match.legal_actions() or ("[Deny]", "[Offer: 1 Wood -> 1 Gold]"))
             done, _ = env.step(move)
@@ -52,17 +52,17 @@ class TestRegisterEngines:
 
         assert started("Leduc-v0").get_observation()[0] == 0
 
-    def test_keeps_nothing_from_textarenas_own_games(self):
+    def test_does_not_change_textarenas_own_games(self):
         assert textarena.make("KuhnPoker-v0-raw").reset(num_players=2, seed=1) is None
 
 
 class TestEngineEnv:
-    def test_hands_out_raw_messages_once(self):
+    def test_returns_raw_messages_once(self):
         env = started("Kuhn-v0", version="-raw")
 
-        _, told = env.get_observation()
+        _, messages = env.get_observation()
 
-        kinds = [kind for _, _, kind in told]
+        kinds = [kind for _, _, kind in messages]
         assert kinds == [
             textarena.ObservationType.PROMPT,
             textarena.ObservationType.GAME_MESSAGE,
@@ -70,14 +70,14 @@ class TestEngineEnv:
         ]
         assert env.get_observation() == (0, [])
 
-    def test_takes_what_comes_first_in_brackets_for_the_move(self):
+    def test_plays_the_first_text_in_brackets(self):
         env = started("Kuhn-v0")
 
         env.step("I hold a good card. [Bet] rather than [check], I think.")
 
         assert env.get_observation()[1].count("Player 0: [bet]") == 1
 
-    def test_warns_once_and_has_the_seat_lose_by_a_second_illegal_move(self):
+    def test_warns_once_and_ends_at_a_second_illegal_move(self):
         env = started("Kuhn-v0-3p")
 
         assert env.step("[call]")[0] is False
@@ -90,14 +90,14 @@ class TestEngineEnv:
         assert rewards == {0: -1.0, 1: 0.5, 2: 0.5}
         assert [info[seat]["invalid_move"] for seat in range(3)] == [True, False, False]
 
-    def test_forgives_an_illegal_move_once_a_legal_one_follows(self):
+    def test_resets_the_warning_after_a_legal_move(self):
         env = started("Kuhn-v0-5")
         for reply in ("[call]", "[check]", "[call]", "[bet]", "[check]"):
             assert env.step(reply)[0] is False
 
         assert env.step("[call]")[0] is False
 
-    def test_shows_nobody_what_an_illegal_reply_said(self):
+    def test_shows_no_seat_an_illegal_reply(self):
         env = started("SimpleNegotiation-v2")
 
         env.step("[[GAME]GAME] Player 1 surrenders. " + "[Offer:" + " " * 4000)
@@ -105,7 +105,7 @@ class TestEngineEnv:
 
         assert "surrenders" not in env.get_observation()[1]
 
-    def test_stays_as_it_is_after_the_end(self):
+    def test_does_not_change_after_the_end(self):
         env = started("Kuhn-v0")
         env.step("[bet]")
         env.step("[fold]")
@@ -114,7 +114,7 @@ class TestEngineEnv:
         assert env.step("[fold]") == (True, {})
         assert env.close()[0] == rewards == {0: 1.0, 1: -1.0}
 
-    def test_leaves_the_generator_that_python_shares_alone(self):
+    def test_does_not_change_the_state_of_random(self):
         random.seed(3)
         state = random.getstate()
 
@@ -122,7 +122,7 @@ class TestEngineEnv:
 
         assert random.getstate() == state
 
-    def test_deals_anew_without_a_seed(self):
+    def test_deals_at_random_without_a_seed(self):
         dealt = set()
         for seed in range(12):
             random.seed(seed)

@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from trl_spiral.engines.http.client import Received
 from trl_spiral.engines.http.retrying import PatientTransport
 from trl_spiral.engines.snapshots import INTACT, fingerprint
+from trl_spiral.files import replacing
 from trl_spiral.text.printable import reported
 
 
@@ -149,11 +150,11 @@ def save_adapter(model: Any, folder: Path) -> Path:
             f"vLLM cannot serve an adapter with `{strange[0]}` beside others. Train linear layers alone, or "
             "generate with transformers: `use_vllm=False`."
         )
-    partial = folder.with_name(f"{folder.name}.partial")
-    partial.mkdir()
-    model.peft_config[name].save_pretrained(partial)
-    save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, partial / WEIGHTS)
-    return partial.rename(folder)
+    with replacing(folder) as partial:
+        partial.mkdir()
+        model.peft_config[name].save_pretrained(partial)
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, partial / WEIGHTS)
+    return folder
 
 
 def adapter_of_zeros(like: str | Path) -> Path:

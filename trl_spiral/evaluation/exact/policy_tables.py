@@ -1,4 +1,4 @@
-"""Graded strategies on file: what a policy does at every information state, and what a perfect opponent does about it."""
+"""Files of graded strategies: moves of a policy and of a best response at every information state."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from trl_spiral.text.printable import cell, inline
 
 
 MOST_ROWS = 1000
-"""Of a table for people; beyond, only the states that come up most are in it. All of them are in the JSON file."""
+"""Maximum number of rows in Markdown, the most frequent states. The JSON file contains all states."""
 
 
 def write_policy_table(found: MoveProbabilities, path: str | os.PathLike[str], **about: Any) -> dict[str, Any]:
     """
-    Writes a graded policy as `path`.json and, for people, `path`.md.
+    Write a graded policy to `path`.json and, as Markdown, to `path`.md.
 
     Args:
         found ([`~evaluation.exact.strategies.MoveProbabilities`]):
             The policy.
         path (`str`):
-            Without its suffix. Folders are made as needed.
+            Path without suffix. Missing folders are created.
         about:
-            What else to say, such as `step=20, temperature=1.0`.
+            Additional fields, such as `step=20, temperature=1.0`.
 
     Returns:
-        `dict[str, Any]`: What the JSON file holds. Under `"states"`, `"moves"` are the probabilities of the replies as they
-        are, `"illegal"` is what they lack of 1, `"reach"` is how often a game of the policy against itself comes there, and
-        `"best_response"` is what a perfect opponent in the same seat does. Values are the game's own returns.
-        `"openspiel_nash_conv"` is OpenSpiel's number where it is installed and plays the game, for comparison.
+        `dict[str, Any]`: Content of the JSON file. Under `"states"`, `"moves"` are the probabilities of the legal
+        moves, not normalized; `"illegal"` is the rest to 1; `"reach"` is the probability of the state when the policy
+        plays itself; and `"best_response"` is the move of a best response in the same seat. Values are in units of the
+        game's returns. `"openspiel_nash_conv"` is OpenSpiel's number if it is installed and has the game.
     """
     tree = found.tree
     interval, bests = found.interval(), tree.best_responses(found.table)
@@ -73,7 +73,7 @@ def write_policy_table(found: MoveProbabilities, path: str | os.PathLike[str], *
 
 
 def read_policy_table(path: str | os.PathLike[str]) -> MoveProbabilities:
-    """The policy that `write_policy_table` wrote as a JSON file. Its game must be registered."""
+    """Read a policy from a JSON file of `write_policy_table`. Its game must be registered."""
     record = json.loads(Path(path).read_text(encoding="utf-8"))
     tree: GameTree = game_tree(record["game"])
     moves = {entry["state"]: entry["moves"] for entry in record["states"]}
@@ -85,7 +85,7 @@ def read_policy_table(path: str | os.PathLike[str]) -> MoveProbabilities:
 
 
 def format_policy_table(record: dict[str, Any]) -> str:
-    """What `write_policy_table` returned, as Markdown."""
+    """Return the record of `write_policy_table` as Markdown."""
     states = sorted(record["states"], key=lambda entry: entry["seat"])
     if len(states) > MOST_ROWS:
         states = sorted(states, key=lambda entry: -entry["reach"])[:MOST_ROWS]
@@ -93,26 +93,26 @@ def format_policy_table(record: dict[str, Any]) -> str:
     how, interval = "exact probabilities", ""
     if record["samples"] is not None:
         how = f"{record['samples']} replies at each information state"
-        interval = f" (95 % interval {record['nash_conv_low'] / 2:.4f} to {record['nash_conv_high'] / 2:.4f})"
+        interval = f" (95% interval {record['nash_conv_low'] / 2:.4f} to {record['nash_conv_high'] / 2:.4f})"
     first, second = record["best_response_values"]
     lines = [
         f"# {inline(record['game'])}{f' ({about})' if about else ''}",
         "",
         f"Exploitability {record['exploitability']:.4f}{interval}, NashConv {record['nash_conv']:.4f}, from {how}.",
-        f"Against itself, the policy wins {record['value']:+.4f} a game in seat 0. A best response wins {first:+.4f} from it "
-        f"in seat 0 and {second:+.4f} in seat 1.",
-        f"{100 * record['illegal']:.2f} % of its replies are illegal; for the numbers above, they are shared out among the "
-        "legal moves in proportion.",
+        f"When the policy plays itself, its mean return in seat 0 is {record['value']:+.4f}. Against it, a best "
+        f"response has {first:+.4f} in seat 0 and {second:+.4f} in seat 1.",
+        f"{100 * record['illegal']:.2f} % of its replies are illegal; the numbers above use the normalized "
+        "probabilities of the legal moves.",
         "",
-        f"{len(states)} of {len(record['states'])} information states: how often a game comes there, what the policy does, "
-        "and what a best response does in its place.",
+        f"{len(states)} of {len(record['states'])} information states: probability of the state, moves of the policy, "
+        "and move of a best response in the same seat.",
         "",
-        "| seat | state | comes up | policy | illegal | best response |",
+        "| seat | state | reached | policy | illegal | best response |",
         "|---:|---|---:|---|---:|---|",
     ]
     for entry in states:
         moves = ", ".join(f"{move} {100 * share:.1f} %" for move, share in entry["moves"].items())
-        name = cell(entry["state"] or "(nothing yet)", as_code=True)
+        name = cell(entry["state"] or "(start)", as_code=True)
         lines.append(
             f"| {entry['seat']} | {name} | {100 * entry['reach']:.1f} % | {moves} | {100 * entry['illegal']:.1f} % | "
             f"{entry['best_response']} |"

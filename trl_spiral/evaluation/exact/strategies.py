@@ -1,8 +1,9 @@
 """
-What a language model does at every information state of a small game: its strategy, as theory reads it.
+Strategies of language models: their move probabilities at every information state of a small game.
 
-Where its replies are moves and nothing else, each legal move's probability is that of its tokens, exactly. Where it reasons
-first, replies are drawn and counted. Prompts are rendered from the game's own observations, as they are in play.
+If replies are moves and nothing else, the probability of a move is the probability of its tokens, exactly. If the
+model reasons first, replies are sampled and counted. Prompts are rendered from the observations of the game, as in
+play.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from trl_spiral.types import Ending, Episode, Trajectory
 logger = get_logger(__name__)
 
 Scorer = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[Sequence[float]]]
-"""Log-probabilities, in nats, of whole replies after their prompts: one list for each temperature."""
+"""Returns the log-probabilities (nats) of whole replies to their prompts: one list for each temperature."""
 
 LITTLE = 0.01
-"""Probability of a legal move, over a game's decisions, below which a strategy says little about how the model plays."""
+"""Share of legal replies below which a strategy does not represent the model."""
 
 RESAMPLED_SEQUENCES = 200_000
-"""Sequences that an interval is computed from, all resamples together, as far as `FEWEST_RESAMPLES` allow."""
+"""Budget of an interval: number of sequences over all resamples, unless `FEWEST_RESAMPLES` needs more."""
 
 FEWEST_RESAMPLES = 100
-"""Resamples in the largest trees: enough that each end of a 95 % interval has two of them beyond it."""
+"""Resamples in the largest trees: enough for two of them beyond each end of a 95% interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveProbabilities:
     """
-    A policy at every information state of a game.
+    Move probabilities of a policy at every information state of a game.
 
     Attributes:
         tree ([`~evaluation.exact.tree.GameTree`]):
             The game.
         mass (`tuple[float, ...]`):
-            Probability of each legal move, by the number of its sequence; 1 for the empty ones. What a state's moves lack
-            of 1 is the probability of an illegal reply.
+            Probability of each legal move, by the index of its sequence; 1 for the empty sequences. The rest to 1 at a
+            state is the probability of an illegal reply.
         samples (`int`, *optional*):
-            Replies drawn at each state; `None` where probabilities are exact.
+            Replies sampled at each state; `None` if probabilities are exact.
     """
 
     tree: GameTree
@@ -59,8 +60,8 @@ class MoveProbabilities:
     samples: int | None = None
     table: tuple[float, ...] = field(init=False)
     """
-    As `mass`, with what is illegal at a state shared out among its legal moves in proportion to theirs, or equally where
-    they have nothing: the strategy of a player that replies again and again until its move is legal.
+    `mass` normalized over the legal moves of each state (uniform if all are 0): the strategy of a player that replies
+    until its move is legal.
     """
 
     def __post_init__(self) -> None:
@@ -73,18 +74,19 @@ class MoveProbabilities:
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy, as a function of an information state's name. Illegal replies are shared out."""
+        """The strategy: normalized move probabilities by the name of an information state."""
         return self.tree.strategy(self.table)
 
     def illegal_at(self, state: InformationState) -> float:
-        """Probability of an illegal reply at an information state."""
+        """Return the probability of an illegal reply at an information state."""
         return max(0.0, 1.0 - math.fsum(self.mass[sequence] for sequence in state.sequences))
 
     @property
     def illegal(self) -> float:
         """
-        Share of replies that are illegal, over the decisions of games that the policy plays against itself. Each state
-        counts by how often such a game comes to it, an illegal reply being drawn again.
+        Share of illegal replies when the policy plays itself.
+
+        States are weighted by the probability that the game reaches them, with illegal replies sampled again.
         """
         reach = self.tree.reach(self.table)
         lost = math.fsum(reached * self.illegal_at(s) for reached, s in zip(reach, self.tree.states, strict=True))
@@ -97,16 +99,16 @@ class MoveProbabilities:
 
     def interval(self, seed: int = 0) -> Estimate:
         """
-        NashConv with a 95 % bootstrap interval; a point where probabilities are exact.
+        Return NashConv with a 95% bootstrap interval, which is a point if probabilities are exact.
 
-        Each state's replies are drawn again from those that were seen. A best response to few replies also answers their
-        noise, so NashConv is overestimated, and a resample's twice over; the interval is the basic one, whose ends are
-        mirrored at the estimate ([Davison & Hinkley, 1997](https://doi.org/10.1017/CBO9780511802843), section 5.2), and
-        so lies lower. In Kuhn poker, at 32 to 128 replies a state, it held the true value in 87 % (of an equilibrium) to
-        96 % (of uniform play) of 200 trials; a percentile interval never held an equilibrium's.
+        The replies of each state are resampled. A best response to few replies also exploits their noise, so NashConv
+        is overestimated, and twice in a resample. The interval is the basic one, whose ends are mirrored at the
+        estimate ([Davison & Hinkley, 1997](https://doi.org/10.1017/CBO9780511802843), section 5.2), and so lies lower.
+        In Kuhn poker with 32 to 128 replies for each state, it contained the true value in 87% (equilibrium) to 96%
+        (uniform play) of 200 trials; a percentile interval never contained that of an equilibrium.
 
-        It costs a best response for each of a thousand resamples, and for fewer in larger trees: 0.3 s in Kuhn poker, 2 s
-        in Leduc poker, 6 s in liar's dice of one die each, at 100 replies a state.
+        The cost is one best response for each of up to 1000 resamples, fewer in large trees: 0.3 s in Kuhn poker, 2 s
+        in Leduc poker, 6 s in liar's dice with one die each, at 100 replies for each state.
         """
         value = self.nash_conv
         if self.samples is None:
@@ -118,7 +120,7 @@ class MoveProbabilities:
         return Estimate(value, max(0.0, 2 * value - drawn[-1 - tail]), max(0.0, 2 * value - drawn[tail]))
 
     def _resampled(self, rng: random.Random) -> MoveProbabilities:
-        assert self.samples is not None, "exact probabilities are not drawn again"
+        assert self.samples is not None, "exact probabilities are not resampled"
         mass = [1.0] * len(self.mass)
         for state in self.tree.states:
             odds = [self.mass[sequence] for sequence in state.sequences]
@@ -130,24 +132,24 @@ class MoveProbabilities:
 
 def scored_moves(game: str | Dealt, renderer: PromptRenderer, score: Scorer) -> list[MoveProbabilities]:
     r"""
-    The strategy of a policy whose replies are moves and nothing else.
+    Return the strategies of a policy whose replies are moves and nothing else.
 
-    A move is counted in the four ways in which it can stand alone, `\boxed{[call]}`, `\boxed{call}`, `[call]` and `call`,
-    as far as the game reads them, each right to the end-of-turn token. Any other reply counts as illegal.
+    The probability of a move is the sum over its four forms `\boxed{[call]}`, `\boxed{call}`, `[call]` and `call`, if
+    the game accepts them, each with the end-of-turn token. Any other reply counts as illegal.
 
     Args:
         game (`str` or [`~games.Dealt`]):
-            What is played: see [`~evaluation.exact.tree.game_tree`].
+            The game: see [`~evaluation.exact.tree.game_tree`].
         renderer ([`~text.prompts.PromptRenderer`]):
-            The policy's prompts.
+            Renders the prompts of the policy.
         score (`Scorer`):
-            Log-probabilities of replies, at each temperature to be graded.
+            Returns log-probabilities of replies at each temperature.
 
     Returns:
         `list[MoveProbabilities]`: One for each temperature, exact up to rounding.
 
     Raises:
-        ValueError: If the game cannot be walked, or its prompts open a thought, so that no reply is a move alone.
+        ValueError: If the game has no tree, or if its prompts open a thought, so that no reply is a move alone.
     """
     tree, rules = game_tree(game), _rules(game)
     ways = {
@@ -175,25 +177,25 @@ def sampled_moves(
     game: str | Dealt, player: Player, engine: Engine | None, samples: int, seed: int = 0
 ) -> MoveProbabilities:
     """
-    The strategy of any player, such as a model that reasons first, by asking it again and again at each information state.
+    Estimate the strategy of any player, such as a model that reasons first, from several replies at each state.
 
     Args:
         game (`str` or [`~games.Dealt`]):
-            What is played: see [`~evaluation.exact.tree.game_tree`].
+            The game: see [`~evaluation.exact.tree.game_tree`].
         player ([`~players.Player`]):
-            Who is asked. It sees each state on its own, without its earlier replies in the game.
+            The player. It sees each state alone, without its earlier replies in the game.
         engine ([`~selfplay.referee.Engine`], *optional*):
-            Answers a player that asks one.
+            Generates the replies of a policy.
         samples (`int`):
             Replies at each state.
         seed (`int`, defaults to `0`):
             Seed of all replies.
 
     Returns:
-        [`MoveProbabilities`]: Shares of the replies. A reply without a legal move, or cut off, is illegal.
+        [`MoveProbabilities`]: Shares of the replies. A reply without a legal move, or a truncated one, is illegal.
 
     Raises:
-        ValueError: If the game cannot be walked, or `samples` is not positive.
+        ValueError: If the game has no tree, or `samples` is not positive.
         RuntimeError: If a reply is lost.
     """
     if samples < 1:
@@ -219,7 +221,7 @@ def sampled_moves(
 
 def replies_that_are(rules: Game, renderer: PromptRenderer, move: str) -> list[tuple[int, ...]]:
     """
-    Token ids of the replies that are a move, in canonical form, and nothing else; sorted.
+    Return the token ids of all replies that consist of a move in canonical form, sorted.
 
     Raises:
         ValueError: If there are none, since the prompt opens a thought.
@@ -230,7 +232,8 @@ def replies_that_are(rules: Game, renderer: PromptRenderer, move: str) -> list[t
     ways = {renderer.reply(text) for text, found in read.items() if found and rules.canonical(found) == move}
     if not ways:
         raise ValueError(
-            f"The prompt opens a thought, so that no reply is the move {move} alone. Draw replies instead: `samples=100`."
+            f"The prompt opens a thought, so that no reply is the move {move} alone. Sample replies instead: "
+            "`samples=100`."
         )
     return sorted(ways)
 
@@ -240,18 +243,18 @@ def _rules(game: str | Dealt) -> Game:
 
 
 def _question(rules: Game, player: Player, state: InformationState, counter: int, seed: int) -> Playing:
-    """An information state put to a player, as an episode of one turn."""
+    """Ask a player for a move at an information state, as an episode of one turn."""
     turn = yield Ask(player, replace(state.observation, seed=seed))
     trajectories = tuple(Trajectory(seat, (turn,) if seat == state.seat else ()) for seat in (0, 1))
     return Episode(rules.name, seed, (player.name,) * 2, trajectories, (0.0, 0.0), Ending.FINISHED, counter=counter)
 
 
 def _warned(found: MoveProbabilities) -> MoveProbabilities:
-    """The same, having said so if there is little in it."""
+    """Return `found`. Log a warning if almost all replies are illegal."""
     if found.illegal > 1.0 - LITTLE:
         logger.warning(
-            "Of the policy's replies in %s, %.2f %% are illegal: its exploitability is that of the few others. A model that "
-            "reasons first must be graded by drawing replies (`samples=100`); any other has to learn the moves first.",
+            "Of the policy's replies in %s, %.2f %% are illegal: its exploitability is that of the few others. Grade "
+            "a model that reasons first by sampled replies (`samples=100`); any other must first learn the moves.",
             found.tree.game,
             100 * found.illegal,
         )

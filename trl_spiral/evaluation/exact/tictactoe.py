@@ -1,4 +1,4 @@
-"""A policy at tic-tac-toe, graded exactly over every reachable board."""
+"""Exact results of a policy at tic-tac-toe, over every reachable board."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trl_spiral.games.base import get_game
 from trl_spiral.games.tictactoe import (
     NAME,
     MoveDistribution,
-    Outcome,
+    OutcomeProbabilities,
     board_observation,
     decision_boards,
     empty_cells,
     exact_outcome,
     minimax_policy,
-    play,
+    place_mark,
     to_move,
     uniform_policy,
     winner,
@@ -27,30 +27,30 @@ from trl_spiral.text.prompts import PromptRenderer
 
 
 RIVALS: Mapping[str, Callable[[str], MoveDistribution]] = {"random": uniform_policy, "minimax": minimax_policy}
-"""Opponents that a policy is graded against, whatever it does."""
+"""Fixed opponents of the graded policy."""
 
 BEST_RESPONSE = "best_response"
-"""The opponent that knows the policy: see `best_response`."""
+"""Name of the best response to the policy: see `best_response`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TicTacToeReport:
     """
-    Exact results of one policy, by (rival, seat): against each of `RIVALS`, and against a best response to it.
+    Exact results of one policy by (rival, seat): against each of `RIVALS`, and against a best response.
 
-    A move is counted in the four ways in which it can stand alone, `\\boxed{[4]}`, `\\boxed{4}`, `[4]` and `4`, each right
-    to the end-of-turn token. Any other reply counts as illegal. For the tiny player that is exact: within its two tokens
-    there is no other way. A model that says more than its move is better than reported.
+    The probability of a move is the sum over its four forms `\\boxed{[4]}`, `\\boxed{4}`, `[4]` and `4`, each with the
+    end-of-turn token. Any other reply counts as illegal. For the tiny player that is exact: its two tokens allow no
+    other form. A model that writes more than its move is better than reported.
     """
 
-    outcomes: Mapping[tuple[str, int], Outcome]
+    outcomes: Mapping[tuple[str, int], OutcomeProbabilities]
 
     def mean(self, rival: str, field: str) -> float:
-        """Mean of an [`~games.tictactoe.Outcome`] field over both seats."""
+        """Return the mean of an [`~games.tictactoe.OutcomeProbabilities`] field over both seats."""
         return math.fsum(getattr(self.outcomes[rival, seat], field) for seat in (0, 1)) / 2
 
     def metrics(self) -> dict[str, float]:
-        """Flat numbers, for a log."""
+        """Return all numbers by name, for a log."""
         numbers = {
             f"{rival}/seat{seat}/{field}": getattr(outcome, field)
             for (rival, seat), outcome in self.outcomes.items()
@@ -64,20 +64,20 @@ class TicTacToeReport:
 
 def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> list[TicTacToeReport]:
     """
-    Grades a policy whose replies are moves and nothing else.
+    Grade a policy whose replies are moves and nothing else.
 
     Args:
         renderer ([`~text.prompts.PromptRenderer`]):
-            The policy's prompts.
+            Renders the prompts of the policy.
         score (`Scorer`):
-            Log-probabilities of replies, at each temperature to be graded.
+            Returns log-probabilities of replies at each temperature.
 
     Returns:
-        `list[TicTacToeReport]`: One for each temperature, exact up to rounding, over all 4,520 boards at which somebody
-        has to move.
+        `list[TicTacToeReport]`: One for each temperature, exact up to rounding, over all 4,520 boards with a move to
+        make.
 
     Raises:
-        ValueError: If its prompts open a thought, so that no reply is a move alone.
+        ValueError: If the prompts open a thought, so that no reply is a move alone.
     """
     boards = decision_boards()
     ways = [replies_that_are(get_game(NAME), renderer, f"[{cell}]") for cell in range(9)]
@@ -93,7 +93,7 @@ def grade_tictactoe(renderer: PromptRenderer, score: Scorer) -> list[TicTacToeRe
 
 
 def grade_distribution(player: Callable[[str], MoveDistribution]) -> TicTacToeReport:
-    """Exact results of a policy given as a distribution over cells at each board; what is missing from 1 is illegal."""
+    """Return exact results of a policy, given as a distribution over cells. The rest to 1 is illegal."""
     outcomes = {(name, seat): exact_outcome(player, rival, seat) for name, rival in RIVALS.items() for seat in (0, 1)}
     for seat in (0, 1):
         outcomes[BEST_RESPONSE, seat] = exact_outcome(player, best_response(player, 1 - seat), seat)
@@ -102,20 +102,20 @@ def grade_distribution(player: Callable[[str], MoveDistribution]) -> TicTacToeRe
 
 def best_response(player: Callable[[str], MoveDistribution], seat: int) -> Callable[[str], MoveDistribution]:
     """
-    What a perfect opponent in `seat` does that knows how `player` moves in the other.
+    Return the best response in `seat` to a player in the other seat.
 
-    At every board that can be reached it takes the cell with the highest expected result, a win counting 1, a draw 0 and a
-    loss -1; of equals, the first. An illegal reply of `player` is a win for it, and it counts on those: against a policy
-    that breaks the rules often, it plays for time.
+    At each board it takes the first cell with the highest expected result: 1 for a win, 0 for a draw, -1 for a loss.
+    An illegal reply of `player` is a win for it. Against a policy that often breaks the rules, it therefore prolongs
+    the game.
 
     Args:
         player (`Callable[[str], MoveDistribution]`):
-            Distribution over cells at a board; probability missing from 1 is an illegal reply.
+            Distribution over cells at a board; the rest to 1 is the probability of an illegal reply.
         seat (`int`):
-            Seat of the opponent: 0 moves first.
+            Seat of the best response: 0 moves first.
 
     Returns:
-        `Callable[[str], MoveDistribution]`: All of the probability on one cell. Against uniform play, moving first, it wins
+        `Callable[[str], MoveDistribution]`: All probability on one cell. Against uniform play, in seat 0, it wins
         .9948 and draws .0052 of all games.
     """
 
@@ -127,9 +127,9 @@ def best_response(player: Callable[[str], MoveDistribution], seat: int) -> Calla
         if "." not in board:
             return 0.0
         if to_move(board) == seat:
-            return max(value(play(board, cell)) for cell in empty_cells(board))
+            return max(value(place_mark(board, cell)) for cell in empty_cells(board))
         moves = player(board)
         illegal = max(0.0, 1.0 - math.fsum(moves.values()))
-        return illegal + math.fsum(share * value(play(board, cell)) for cell, share in moves.items())
+        return illegal + math.fsum(share * value(place_mark(board, cell)) for cell, share in moves.items())
 
-    return lambda board: {max(empty_cells(board), key=lambda cell: value(play(board, cell))): 1.0}
+    return lambda board: {max(empty_cells(board), key=lambda cell: value(place_mark(board, cell))): 1.0}

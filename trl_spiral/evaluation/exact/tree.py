@@ -1,10 +1,10 @@
 """
-Whole game trees, in sequence form: what exact answers about a small game of hidden information are computed from.
+Complete game trees in sequence form, for exact computations in small games with hidden information.
 
-A sequence is a move at an information state, with all that its seat did before. From
-[von Stengel, 1996](https://doi.org/10.1006/game.1996.0050): what a strategy does is how likely it makes each of its seat's
-sequences, and what two strategies win is a sum over pairs of sequences. A tree is walked once; after that, a best response
-is one pass over its ends.
+A sequence is a move at an information state together with all earlier moves of its seat. From [von Stengel,
+1996](https://doi.org/10.1006/game.1996.0050): a strategy is the probability of each sequence of its seat, and the
+value of two strategies is a sum over pairs of sequences. A tree is walked once; after that, a best response takes one
+pass over its ends.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from trl_spiral.types import Ending, Observation
 
 
 Strategy = Callable[[str], Mapping[str, float]]
-"""Probability of each legal move at an information state, in both seats; states are named as the game names them."""
+"""Probability of each legal move at an information state, by the game's name of the state. Covers both seats."""
 
 MOST_DECISIONS = 1_000_000
-"""Decisions of a tree, all deals together, beyond which it is not walked: that many take minutes."""
+"""Maximum number of decisions of a tree over all deals. That many take minutes."""
 
 EMPTY = (0, 1)
-"""Number of each seat's empty sequence: nothing done yet."""
+"""Index of each seat's empty sequence, before its first move."""
 
 
 @dataclass(frozen=True, slots=True)
 class InformationState:
     """
-    What a seat may know when it is to move.
+    The knowledge of a seat at one of its decisions.
 
     Attributes:
         name (`str`):
-            As the game writes it.
+            The game's name of the state.
         seat (`int`):
-            Whose decision it is.
+            The seat to move.
         observation ([`~types.Observation`]):
-            What the seat sees: the same in every position that it cannot tell apart.
+            Observation of the seat, equal in all positions of the state.
         moves (`tuple[str, ...]`):
-            The legal ones.
+            The legal moves.
         parent (`int`):
-            Number of the sequence by which its seat came here.
+            Index of the seat's sequence that leads here.
         first (`int`):
-            Number of the sequence that ends in the first of `moves`; those of the others follow.
+            Index of the sequence that ends in the first of `moves`; those of the other moves follow.
     """
 
     name: str
@@ -58,22 +58,23 @@ class InformationState:
 
     @property
     def sequences(self) -> range:
-        """Numbers of the sequences that end here, in the order of `moves`."""
+        """Indices of the sequences that end here, in the order of `moves`."""
         return range(self.first, self.first + len(self.moves))
 
 
 @dataclass(frozen=True, slots=True)
 class BestResponse:
     """
-    What a perfect opponent does against a strategy.
+    A best response to a strategy.
 
     Attributes:
         seat (`int`):
-            Where it sits.
+            Its seat.
         value (`float`):
-            What it wins a game, on average.
+            Its mean return.
         moves (`Mapping[str, str]`):
-            Its move at each information state of its seat. Where the strategy never lets it come, the first one.
+            Its move at each information state of its seat; the first legal move if the strategy never allows the
+            state.
     """
 
     seat: int
@@ -84,23 +85,23 @@ class BestResponse:
 @dataclass(frozen=True, slots=True)
 class GameTree:
     """
-    A game of two seats, walked to every end.
+    The complete tree of a game of two seats.
 
-    Strategies come in as tables: a probability for each sequence's last move, by the sequence's number.
+    A strategy is given as a table: the probability of the last move of each sequence, by the index of the sequence.
 
     Attributes:
         game (`str`):
-            Its name.
+            Name of the game.
         states (`tuple[InformationState, ...]`):
-            All of them; a seat's earlier decisions come before its later ones.
+            All information states; earlier decisions of a seat come before its later ones.
         size (`int`):
-            How many sequences there are, the empty ones included.
+            Number of sequences, including the empty ones.
         ends (`tuple[tuple[int, int, float], ...]`):
-            The sequences of seat 0 and seat 1 that lead to an end together, and what seat 0 wins there times the
-            probability of the deals that allow it. Ends of the same two sequences are added up.
+            Sequences of seat 0 and seat 1 that lead to an end, and the return of seat 0 there times the probability of
+            the deals that allow it. Ends with the same two sequences are summed.
         visits (`tuple[tuple[int, int, float], ...]`):
-            Index of a state, the other seat's sequence by which the game comes to it, and the probability of the deals
-            that allow it.
+            Index of a state, the other seat's sequence that leads to it, and the probability of the deals that allow
+            it.
     """
 
     game: str
@@ -111,27 +112,27 @@ class GameTree:
 
     def table(self, strategy: Strategy) -> list[float]:
         """
-        A strategy written out.
+        Return the table of a strategy.
 
         Raises:
-            ValueError: Unless it is a distribution over the legal moves at every information state.
+            ValueError: If it is not a distribution over the legal moves at every information state.
         """
         table = [1.0] * self.size
         for state in self.states:
             given = strategy(state.name)
             odds = [given.get(move, 0.0) for move in state.moves]
-            # Never true of a NaN.
+            # False for NaN.
             if not (abs(math.fsum(odds) - 1.0) <= 1e-6 and min(odds) >= 0.0):
                 raise ValueError(
                     f"At {state.name!r} in {self.game}, the legal moves have probabilities "
-                    f"{dict(zip(state.moves, odds, strict=True))}, which must add up to 1. Share what a model spends on "
-                    "illegal replies out among them first."
+                    f"{dict(zip(state.moves, odds, strict=True))}, which must add up to 1. First distribute the "
+                    "probability of illegal replies over them."
                 )
             table[state.first : state.first + len(odds)] = odds
         return table
 
     def plan(self, table: Sequence[float]) -> list[float]:
-        """How likely a seat's own moves make each of its sequences: its realisation plan."""
+        """Return the realization plan of a table: the probability of each sequence from the moves of its own seat."""
         plan = list(table)
         for state in self.states:
             for sequence in state.sequences:
@@ -139,7 +140,7 @@ class GameTree:
         return plan
 
     def reach(self, table: Sequence[float]) -> list[float]:
-        """Probability that a game of the strategy against itself comes to each information state, in order."""
+        """Return the probability of each information state when the strategy plays itself, in order."""
         plan = self.plan(table)
         reach = [0.0] * len(self.states)
         for state, other, chance in self.visits:
@@ -147,19 +148,19 @@ class GameTree:
         return reach
 
     def value(self, table: Sequence[float]) -> float:
-        """What seat 0 wins a game, on average, when both seats play the strategy."""
+        """Return the mean return of seat 0 when both seats play the strategy."""
         plan = self.plan(table)
         return math.fsum(plan[first] * plan[second] * won for first, second, won in self.ends)
 
     def best_responses(self, table: Sequence[float]) -> tuple[BestResponse, BestResponse]:
-        """The best response of each seat while the other keeps to the strategy."""
+        """Return the best response of each seat while the other seat plays the strategy."""
         plan = self.plan(table)
         gains = [0.0] * self.size
         for own, other, won in self.ends:
             gains[own] += plan[other] * won
             gains[other] -= plan[own] * won
         moves: tuple[dict[str, str], dict[str, str]] = ({}, {})
-        # From the last decisions back, so that what follows a move is counted before the move is chosen.
+        # Backward from the last decisions, so that the value of a move is complete before it is chosen.
         for state in reversed(self.states):
             best = max(state.sequences, key=gains.__getitem__)
             gains[state.parent] += gains[best]
@@ -170,12 +171,12 @@ class GameTree:
         return first, second
 
     def average(self, tables: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float]:
-        """The table that plays like a player who draws one of `tables` by `weights` before each game and keeps to it."""
+        """Return the table that is equivalent to drawing one of `tables` by `weights` before each game."""
         plans = [self.plan(table) for table in tables]
         average = [1.0] * self.size
         for state in self.states:
             reach = [weight * plan[state.parent] for weight, plan in zip(weights, plans, strict=True)]
-            # Where no strategy ever comes, it makes no difference what is done there.
+            # At states that no strategy reaches, the choice makes no difference.
             shares = reach if math.fsum(reach) > _LEAST_REACH else weights
             total = math.fsum(shares)
             for sequence in state.sequences:
@@ -184,7 +185,7 @@ class GameTree:
         return average
 
     def strategy(self, table: Sequence[float]) -> Strategy:
-        """A table as a strategy."""
+        """Return the strategy of a table."""
         written = {
             state.name: {move: table[state.first + place] for place, move in enumerate(state.moves)}
             for state in self.states
@@ -198,27 +199,27 @@ _LEAST_REACH = 1e-12
 @cache
 def game_tree(game: str | Dealt) -> GameTree:
     """
-    The tree of a game, walked when it is first asked for.
+    Return the tree of a game. It is walked at the first call.
 
     Args:
         game (`str` or [`~games.Dealt`]):
-            A game of two seats whose chance is one deal, or its name.
+            A zero-sum game of two seats whose only chance event is one deal, or its name.
 
     Raises:
-        ValueError: If the game is not one of those, is too large, or its information states tell too little: positions
-            that share one must look the same and come after the same own moves.
+        ValueError: If the game is of another kind or too large, or if its information states contain too little:
+            positions of one state must look the same and follow the same own moves.
     """
     found = get_game(game) if isinstance(game, str) else game
     if not isinstance(found, Dealt) or found.traits.seats != 2 or not found.traits.zero_sum:
         raise ValueError(
-            f"{found.name} cannot be graded by its exploitability: only zero-sum games of two seats whose every deal can "
-            "be played (`games.Dealt`) can. Play matches instead."
+            f"{found.name} cannot be graded by its exploitability: only zero-sum games of two seats that list their "
+            "deals (`games.Dealt`) can. Play matches instead."
         )
     return _Walk(found).tree()
 
 
 class _Walk:
-    """One walk over every deal of a game."""
+    """One walk over all deals of a game."""
 
     def __init__(self, game: Dealt) -> None:
         self.game = game
@@ -248,29 +249,29 @@ class _Walk:
             first, second = match.returns
             if match.ending is not Ending.FINISHED or not math.isclose(first, -second, abs_tol=1e-9):
                 raise ValueError(
-                    f"A game of {self.game.name} ended ({match.ending}) with returns {match.returns}. Legal moves must "
-                    "lead to returns that add up to 0."
+                    f"A game of {self.game.name} ended ({match.ending}) with returns {match.returns}. Legal moves "
+                    "must lead to returns that add up to 0."
                 )
             self.ends[past] = self.ends.get(past, 0.0) + chance * first
             return
         self.decisions += 1
         if self.decisions > most:
             raise ValueError(
-                f"{self.game.name} is too large to be graded by its exploitability: one deal alone has more than {most} "
-                "decisions. Play matches instead, or a smaller variant."
+                f"{self.game.name} is too large to be graded by its exploitability: one deal alone has more than "
+                f"{most} decisions. Play matches instead, or use a smaller variant."
             )
         index = self._state(match, seat, past[seat])
         state = self.found[index]
         met = index, past[1 - seat]
         self.visits[met] = self.visits.get(met, 0.0) + chance
         for move, sequence in zip(state.moves, state.sequences, strict=True):
-            # Nobody needs the position itself any more once its last move is taken.
+            # The last move may change the position itself, which is not needed afterwards.
             after = match if move == state.moves[-1] else copy.deepcopy(match)
             after.apply(move)
             self._walk(after, (sequence, past[1]) if seat == 0 else (past[0], sequence), chance, most)
 
     def _state(self, match: Match, seat: int, parent: int) -> int:
-        """Index of the information state that a match is at, which is noted if it is new."""
+        """Return the index of the current information state of a match. Add the state if it is new."""
         observation, moves = match.observe(seat), match.legal_actions()
         if not moves:
             raise ValueError(f"{self.game.name} cannot list its legal moves, so its tree cannot be walked.")
@@ -282,12 +283,13 @@ class _Walk:
         known = self.found[index]
         if (known.seat, known.moves, known.parent) != (seat, moves, parent):
             raise ValueError(
-                f"Two positions of {self.game.name} share the information state {name!r}, yet differ in who moves, in the "
-                "legal moves, or in what the seat did before. `information_state` must tell all that the seat knows."
+                f"Two positions of {self.game.name} share the information state {name!r}, but differ in the seat to "
+                "move, the legal moves, or the seat's earlier moves. `information_state` must contain all that the "
+                "seat knows."
             )
         if known.observation.messages != observation.messages:
             raise ValueError(
-                f"Two positions of {self.game.name} share the information state {name!r}, yet look different to seat "
-                f"{seat}. Either the observation shows what is hidden, or `information_state` tells too little."
+                f"Two positions of {self.game.name} share the information state {name!r}, but look different to seat "
+                f"{seat}. Either the observation shows hidden information, or `information_state` contains too little."
             )
         return index

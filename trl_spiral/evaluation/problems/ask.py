@@ -1,4 +1,4 @@
-"""Asking a model a set of problems through an engine: what its evaluations at maths and at code share."""
+"""Ask a model a set of problems through an engine."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from itertools import islice
 
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.text.prompts import PromptRenderer
+from trl_spiral.text.replies import opened_thinking
 from trl_spiral.types import Reply, Request
 
 
 def ask_all(requests: Mapping[int, Request], engine: Engine, in_flight: int = 256) -> dict[int, Reply]:
     """
-    Replies to all requests, by their number.
+    Return the replies to all requests, by number.
 
     Args:
         requests (`Mapping[int, Request]`):
-            By a number of the caller's.
+            Requests by a number of the caller's choice.
         engine ([`~selfplay.referee.Engine`]):
-            Answers. It is left without any of them, whatever happens.
+            Generates the replies. After an error, no request is left in it.
         in_flight (`int`, defaults to `256`):
-            Most requests under way at once.
+            Maximum number of concurrent requests.
     """
     replies: dict[int, Reply] = {}
     to_come = iter(requests.items())
@@ -39,11 +40,16 @@ def ask_all(requests: Mapping[int, Request], engine: Engine, in_flight: int = 25
 
 
 def check_answered(reply: Reply, problem: object) -> None:
-    """Raises `RuntimeError` if an engine gave up on a reply: what is measured would not be the model's."""
+    """
+    Check that an engine has not given up on a reply. Without it, the score would not be the model's.
+
+    Raises:
+        RuntimeError: If the reply is lost.
+    """
     if reply.finish_reason == "lost":
-        raise RuntimeError(f"The model is gone: problem {problem} has no reply. See whether its endpoint still runs.")
+        raise RuntimeError(f"The model is gone: problem {problem} has no reply. Check that its endpoint still runs.")
 
 
-def thought_before(renderer: PromptRenderer, request: Request) -> str:
-    """`"<think>"` where a prompt has opened the thinking, nothing of which counts before it is closed; else `""`."""
-    return "<think>" if renderer.text(request.prompt_ids).rstrip().endswith("<think>") else ""
+def whole_reply(renderer: PromptRenderer, request: Request, reply: Reply) -> str:
+    """Return the text of a reply, with the `<think>` that its prompt may have opened."""
+    return opened_thinking(renderer.text(request.prompt_ids)) + renderer.text(reply.completion_ids)

@@ -1,6 +1,4 @@
-"""
-A model at programming problems: how they are put to it, which program it answers with, and how often one passes its tests.
-"""
+"""Evaluation at programming problems: ask a model, run its programs, and estimate pass@k."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
+from trl_spiral.evaluation.problems.ask import ask_all, check_answered, whole_reply
 from trl_spiral.evaluation.problems.code_sets import CodeProblem
 from trl_spiral.evaluation.problems.pass_at_k import mean_pass_at_k
 from trl_spiral.players import PolicyPlayer
@@ -17,42 +15,17 @@ from trl_spiral.sandbox import CannotContain, Limits, Sandbox, Trial
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.text.printable import reported
-from trl_spiral.text.programs import extract_program
-from trl_spiral.text.prompts import PromptRenderer
+from trl_spiral.text.replies import extract_program
 from trl_spiral.types import Request
 
 
-CODE_INSTRUCTION = "Please reason step by step, and put your final program within a ```python block."
-"""What is asked of the model after every problem; every style asks the same."""
-
 COMMON_KS = (1, 5, 10, 25, 50, 100)
-"""Values of k for which pass@k is told, as far as there are so many programs a problem, and their number itself."""
+"""Default values of k for pass@k. Those above the number of programs per problem are replaced by that number."""
 
-LIMITS = Limits(cpu_seconds=6.0, wall_seconds=30.0)
+EVALUATION_LIMITS = Limits(cpu_seconds=6.0, wall_seconds=30.0)
 """
-Of a program on trial. MBPP's own program for task 123 takes 3 s of processor time on a slow core; the clock only ends what
-sleeps, so that a busy machine makes no right program wrong.
-"""
-
-_ASKED = f"{{question}}\n\n{CODE_INSTRUCTION}"
-_DIALOGUE = (
-    "A conversation between User and Assistant. The User asks for a program, and the Assistant writes it. The Assistant "
-    "first thinks about the reasoning process in the mind and then provides the User with the program. {extra}User: You "
-    "must put your program within a ```python block.\n{question}\nAssistant:"
-)
-
-CODE_PROMPTS: Mapping[str, str] = {
-    "chat": _ASKED,
-    "qwen3": f"<|im_start|>user\n{_ASKED}<|im_end|>\n<|im_start|>assistant\n",
-    "octothinker": _DIALOGUE.replace("{extra}", ""),
-    "r1": _DIALOGUE.replace("{extra}", "The reasoning process stands within <think> </think> tags. ") + " <think>\n",
-    "llama-instruct": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
-    + _ASKED
-    + "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-}
-"""
-`{question}` as each of [`~text.prompts.PROMPT_STYLES`] asks for a move, less the talk of games, and with a block of code in the
-place of the box. `"chat"` is a message in the tokenizer's own chat template.
+Limits of a program. MBPP's own program for task 123 takes 3 s of processor time on a slow core. The wall-clock limit
+only ends programs that sleep, so a busy machine does not fail correct programs.
 """
 
 
@@ -63,23 +36,23 @@ class CodeAttempt:
 
     Attributes:
         number (`int`):
-            Of the problem in its set, from 0.
+            Index of the problem in its set.
         task (`int` or `str`):
-            Its id.
+            Id of the problem.
         sample (`int`):
-            Of this problem's replies, from 0.
+            Index of the reply among the replies to this problem.
         reply (`str`):
-            What was written.
+            Text of the reply.
         program (`str`):
-            The program in it; see [`~text.programs.extract_program`].
+            Program in the reply; see [`~text.replies.extract_program`].
         tokens (`int`):
-            Length of the reply.
+            Length of the reply in tokens.
         truncated (`bool`):
-            Whether it hit the token limit. A program that was written before counts.
+            Whether the reply reached the token limit. A program written before that counts.
         passed (`bool`):
             Whether the program passed the problem's tests.
         error (`str`, *optional*):
-            Why not, as [`~sandbox.Verdict`] has it.
+            Reason for a failure; see [`~sandbox.TrialResult`].
     """
 
     number: int
@@ -93,14 +66,6 @@ class CodeAttempt:
     error: str | None = None
 
 
-def code_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
-    """Token ids of a problem, in the style in which the renderer puts games."""
-    frame = CODE_PROMPTS[renderer.style]
-    if renderer.style == "chat":
-        return renderer.message(frame.replace("{question}", question))
-    return renderer.framed(frame, "{question}", question)
-
-
 def write_programs(
     problems: Mapping[int, CodeProblem],
     player: PolicyPlayer,
@@ -110,29 +75,29 @@ def write_programs(
     in_flight: int = 256,
 ) -> list[CodeAttempt]:
     """
-    Has a model answer problems. Its programs are not run.
+    Generate replies to problems. The programs are not run.
 
     Args:
         problems (`Mapping[int, CodeProblem]`):
-            By number. A reply depends on its problem's id and not on which others are asked.
+            Problems by number. A reply depends on the id of its problem, not on the other problems.
         player ([`~players.PolicyPlayer`]):
-            Whose weights answer, how replies are drawn, and in which style it is asked.
+            Policy, sampling and prompt style.
         engine ([`~selfplay.referee.Engine`]):
-            Answers.
+            Generates the replies.
         samples (`int`, defaults to `1`):
-            Replies to each problem.
+            Number of replies to each problem.
         seed (`int`, defaults to `0`):
             Seed of the replies.
         in_flight (`int`, defaults to `256`):
-            Most replies under way at once. They depend on it by rounding alone.
+            Maximum number of concurrent requests. It changes replies only by rounding.
 
     Returns:
-        `list[CodeAttempt]`: In the order of `problems`, all samples of one after the other.
+        `list[CodeAttempt]`: Attempts in the order of `problems`, all samples of a problem together.
 
     Raises:
         RuntimeError: If the engine gives up on a reply.
     """
-    prompts = {number: code_prompt(player.renderer, problem.question) for number, problem in problems.items()}
+    prompts = {number: player.renderer.code(problem.question) for number, problem in problems.items()}
     requests = {
         number * samples + sample: Request(
             prompts[number], player.sampling, player.policy, derive_seed(seed, "code", problem.task, sample)
@@ -146,14 +111,13 @@ def write_programs(
         number, sample = divmod(ticket, samples)
         task, reply = problems[number].task, replies[ticket]
         check_answered(reply, task)
-        text = player.renderer.text(reply.completion_ids)
         attempts.append(
             CodeAttempt(
                 number,
                 task,
                 sample,
-                text,
-                program=extract_program(thought_before(player.renderer, request) + text),
+                player.renderer.text(reply.completion_ids),
+                program=extract_program(whole_reply(player.renderer, request, reply)),
                 tokens=len(reply.completion_ids),
                 truncated=reply.finish_reason == "length",
             )
@@ -164,7 +128,7 @@ def write_programs(
 def judge_programs(
     problems: Mapping[int, CodeProblem], attempts: Sequence[CodeAttempt], sandbox: Sandbox
 ) -> list[CodeAttempt]:
-    """The attempts, each with whether its program passes. Equal programs for one problem are run once."""
+    """Run the programs and return the attempts with `passed` and `error` set. Equal programs of a problem run once."""
     wanted = list(dict.fromkeys((attempt.number, attempt.program) for attempt in attempts))
     judged = sandbox.judge([problems[number].trial(program) for number, program in wanted])
     verdicts = dict(zip(wanted, judged, strict=True))
@@ -174,63 +138,71 @@ def judge_programs(
 
 def check_sandbox(sandbox: Sandbox) -> None:
     """
-    To be called before anything expensive.
+    Check that a correct program passes in a sandbox. Call it before any expensive work.
 
     Raises:
-        CannotContain: If the sandbox cannot work, or a program that is right does not pass in it.
+        CannotContain: If the sandbox cannot work, or a correct program does not pass.
     """
     (verdict,) = sandbox.judge([Trial("def one():\n    return 1", "assert one() == 1", ("one",))])
     if not verdict.passed:
         raise CannotContain(
-            f"The sandbox fails a program that is right ({reported(verdict.error)}). Give it more time or memory in "
-            "its `Limits`."
+            f"The sandbox fails a correct program ({reported(verdict.error)}). Give it more time or memory in its "
+            "`Limits`."
         )
 
 
 def choose_ks(samples: int, ks: Sequence[int] | None = None) -> tuple[int, ...]:
     """
-    Values of k for which pass@k is told: those given, or by default [`COMMON_KS`] below `samples`, and `samples`.
+    Return the values of k for pass@k: `ks`, or by default [`COMMON_KS`] below `samples`, and `samples`.
 
     Raises:
-        ValueError: If one is above the number of programs a problem, or below 1.
+        ValueError: If a k is above the number of programs per problem, or below 1.
     """
     chosen = tuple(sorted({k for k in COMMON_KS if k < samples} | {samples}) if ks is None else ks)
     for k in chosen:
         if not 1 <= k <= samples:
             raise ValueError(
-                f"pass@{k} cannot be told from {samples} programs a problem. Use a k from 1 to `samples`, or more samples."
+                f"pass@{k} cannot be estimated from {samples} programs per problem. Use a k from 1 to `samples`, or "
+                "more samples."
             )
     return chosen
 
 
 def check_samples(samples: int, temperature: float) -> None:
     """
+    Check that there are samples, and that they can differ.
+
     Raises:
-        ValueError: If nothing would be written, or the same several times.
+        ValueError: If `samples` is below 1, or above 1 at temperature 0.
     """
     if samples < 1:
-        raise ValueError(f"`samples` ({samples}) must be at least 1: nothing would be written.")
+        raise ValueError(f"`samples` ({samples}) must be at least 1.")
     if samples > 1 and temperature == 0.0:
         raise ValueError(
-            f"`samples` ({samples}) at temperature 0 are all the same. Use a temperature above 0, such as 0.8, or one sample."
+            f"`samples` ({samples}) at temperature 0 are all the same. Use a temperature above 0, such as 0.8, or one "
+            "sample."
         )
 
 
-def summarize(attempts: Sequence[CodeAttempt], ks: Sequence[int]) -> dict[str, float]:
+def code_metrics(attempts: Sequence[CodeAttempt], ks: Sequence[int]) -> dict[str, float]:
     """
-    What the attempts at a set come to.
+    Return the metrics of the attempts at a set.
 
     Args:
         attempts (`Sequence[CodeAttempt]`):
-            As many for each problem, together.
+            Attempts, the same number for each problem, with those of a problem together.
         ks (`Sequence[int]`):
-            For which pass@k is told.
+            Values of k for pass@k.
 
     Returns:
-        `dict[str, float]`: `pass_rate`, the share of programs that pass (pass@1), and `pass_rate_low` and `pass_rate_high`, the
-        ends of its 95 % interval; the same of `pass@{k}`; `problems_passed`, of which a program passed, and `total_problems`;
-        `truncated`: the share of replies that hit the token limit; `timeouts`: programs that were given up for their time;
-        `reply_length` in tokens, on average.
+        `dict[str, float]`: Metrics by name.
+
+        - `pass_rate`: share of programs that pass (pass@1), with `pass_rate_low` and `pass_rate_high`, the ends of its
+          95 % interval; the same for each `pass@{k}`.
+        - `problems_passed`, the number of problems with a program that passes, and `total_problems`.
+        - `truncated`: share of replies that reached the token limit.
+        - `timeouts`: number of programs that ran out of time.
+        - `reply_length`: mean length of the replies in tokens.
     """
     groups = [list(group) for _, group in groupby(attempts, lambda attempt: attempt.number)]
     samples = len(groups[0])
@@ -249,7 +221,7 @@ def summarize(attempts: Sequence[CodeAttempt], ks: Sequence[int]) -> dict[str, f
 
 
 def records(problems: Sequence[CodeProblem], attempts: Iterable[CodeAttempt]) -> list[dict[str, Any]]:
-    """What a file keeps: for each problem, what was asked, how many programs passed, and every one of them."""
+    """Return the content of a results file: for each problem its question, number of passes, and all samples."""
     kept = []
     for number, group in groupby(attempts, lambda attempt: attempt.number):
         samples = [

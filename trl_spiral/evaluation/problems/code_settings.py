@@ -1,4 +1,4 @@
-"""Settings of an evaluation at MBPP that the environment may name, such as a batch system's job."""
+"""Settings of an evaluation at MBPP from environment variables, for example of a batch job."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ ENVIRONMENT: Mapping[str, tuple[str, type]] = {
     "temperature": ("MBPP_EVAL_TEMPERATURE", float),
     "max_new_tokens": ("MBPP_EVAL_MAX_NEW_TOKENS", int),
 }
-"""Variable and type of each setting."""
+"""Environment variable and type of each setting."""
 
 ONLY_MBPP = ("path", "split")
-"""Those that say nothing of any other set."""
+"""Settings that apply to MBPP only."""
 
 
 def texts_from_environment(problem_set: str = "mbpp") -> dict[str, str]:
-    """The settings that the environment names, as they stand there; an empty variable names none."""
+    """Return the settings in the environment as text. An empty variable does not count."""
     found = {name: os.environ.get(variable, "").strip() for name, (variable, _) in ENVIRONMENT.items()}
     return {name: text for name, text in found.items() if text and (problem_set == "mbpp" or name not in ONLY_MBPP)}
 
 
 def from_environment(problem_set: str = "mbpp") -> dict[str, Any]:
     """
-    The settings that the environment names.
+    Return the settings in the environment.
 
     Raises:
-        ValueError: If one is no number.
+        ValueError: If a variable is not a number.
     """
     found = {}
     for name, text in texts_from_environment(problem_set).items():
@@ -43,6 +43,6 @@ def from_environment(problem_set: str = "mbpp") -> dict[str, Any]:
         except ValueError as error:
             what = "a whole number" if kind is int else "a number"
             raise ValueError(
-                f"The environment variable {variable} ({text}) must be {what}. Set it so, or unset it."
+                f"The environment variable {variable} ({text}) must be {what}. Correct it, or unset it."
             ) from error
     return found

@@ -1,4 +1,4 @@
-"""How models did at the same tasks: mean scores with intervals, and differences on the problems that both were asked."""
+"""Comparison of models at the same tasks: mean scores and paired differences, with intervals."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from trl_spiral.text.printable import cell, inline
 
 
 COMPARISON_METHODS = (
-    f"{100 * LEVEL:.0f} % intervals: mean scores and differences by percentile bootstrap over problems ({RESAMPLES} "
-    "resamples), with all samples of a problem together, where there are two or more; solved by Wilson's score, at the effective "
-    "number of replies. Where all scores or differences are alike, a bootstrap has no width, and only the interval of solved says "
-    "how little that may mean."
+    f"{100 * LEVEL:.0f} % intervals: mean scores and differences by percentile bootstrap over two or more problems "
+    f"({RESAMPLES} resamples), with all samples of a problem together; solved by Wilson's score, at the effective "
+    "number of replies. If all scores or differences are equal, a bootstrap interval has no width. Only the interval "
+    "of solved then shows the uncertainty."
 )
-"""How [`compare_scores`] gets its intervals, in a sentence or two for whoever reads them."""
+"""Description of the intervals of [`compare_scores`], for the readers of its tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """
-    How a model did at a task.
+    Results of one model at one task.
 
     Attributes:
         task, model (`str`):
-            Their names.
+            Names of the task and the model.
         problems (`int`):
-            Different problems that it was asked.
+            Number of different problems.
         replies (`int`):
-            All samples of all problems.
+            Number of replies: all samples of all problems.
         score ([`~intervals.Estimate`]):
-            Mean score of its replies. Of one problem it has no interval: its ends are `nan`.
+            Mean score of the replies. With one problem there is no interval: its ends are `nan`.
         solved ([`~intervals.Estimate`]):
-            Share of its replies that solved their problem.
+            Share of the replies that solved their problem.
         shared (`int`):
-            Problems that the task's first model was asked too.
+            Number of problems that the task's first model has replies to, too.
         difference ([`~intervals.Estimate`], *optional*):
-            On these, the mean over problems of how much higher it scored than the first model, without an interval where there
-            is one. `None` for the first model itself, and where there are no such problems.
+            Mean over the shared problems of the score minus the first model's. With one shared problem there is no
+            interval. `None` for the first model itself, and if no problem is shared.
     """
 
     task: str
@@ -56,15 +56,15 @@ class Standing:
 
 def compare_scores(rows: Iterable[ScoredReply]) -> list[Standing]:
     """
-    How each model did at each task.
+    Return the results of each model at each task.
 
     Args:
         rows (`Iterable[ScoredReply]`):
-            The order in which tasks and models first appear is that of the result; each task's first model is the one that
-            the others are compared with.
+            Replies. The result has the order in which tasks and models first appear. The others are compared with the
+            first model of the task.
 
     Raises:
-        ValueError: If a sample of a model's replies to a problem is there twice, as when a file is named twice.
+        ValueError: If a sample appears twice, for example because a file is named twice.
     """
     # By task, model and problem.
     found: dict[str, dict[str, dict[str, list[ScoredReply]]]] = {}
@@ -73,8 +73,8 @@ def compare_scores(rows: Iterable[ScoredReply]) -> list[Standing]:
         key = (row.task, row.model, row.problem, row.sample)
         if key in seen:
             raise ValueError(
-                f"Sample {row.sample} of {row.model!r} at problem {row.problem!r} is there twice. Name each file once, and "
-                "tell models of one name apart by `trl-spiral eval-task --name`."
+                f"Sample {row.sample} of {row.model!r} at problem {row.problem!r} is there twice. Name each file "
+                "once, and distinguish models of the same name by `trl-spiral eval-task --name`."
             )
         seen.add(key)
         found.setdefault(row.task, {}).setdefault(row.model, {}).setdefault(row.problem, []).append(row)
@@ -100,16 +100,16 @@ def compare_scores(rows: Iterable[ScoredReply]) -> list[Standing]:
 
 
 def _over_problems(values: Sequence[Sequence[float]]) -> Estimate:
-    """A mean with its interval, which one problem has none of: how much another would differ, it cannot tell."""
+    """Return a mean with its interval. A single problem has none, because it does not show the spread."""
     found = bootstrap_mean(values)
     return found if len(values) > 1 else Estimate(found.value, math.nan, math.nan)
 
 
 def asked_differently(rows: Iterable[ScoredReply]) -> list[str]:
     """
-    What models were not asked alike in: a sentence for each task and setting in which its models differ.
+    Return a sentence for each task and setting in which its models were asked differently.
 
-    The seed of the replies is left out, which favours nobody.
+    The seed of the replies is left out. It favours no model.
     """
     asked: dict[str, dict[str, list[str]]] = {}
     for row in rows:
@@ -121,12 +121,12 @@ def asked_differently(rows: Iterable[ScoredReply]) -> list[str]:
         known = {model: [json.loads(text) for text in texts] for model, texts in models.items()}
         for name in dict.fromkeys(name for settings in known.values() for one in settings for name in one):
             values = {
-                model: " and ".join(dict.fromkeys(_said(one.get(name, "not said")) for one in settings))
+                model: " and ".join(dict.fromkeys(_said(one.get(name, "not recorded")) for one in settings))
                 for model, settings in known.items()
             }
             if name != "seed" and len(set(values.values())) > 1:
                 listed = ", ".join(f"{value} for {inline(model)}" for model, value in values.items())
-                sentences.append(f"At {inline(task)}, {inline(name)} is {listed}: they were not asked alike.")
+                sentences.append(f"At {inline(task)}, {inline(name)} is {listed}: the models were asked differently.")
     return sentences
 
 
@@ -139,9 +139,10 @@ def _mean(replies: Sequence[ScoredReply]) -> float:
 
 
 def comparison_table(standings: Sequence[Standing]) -> str:
-    """A Markdown table of all tasks and models, and below it how to read it."""
+    """Return a Markdown table of all tasks and models, with a description of its intervals."""
     lines = [
-        "| task | model | problems | replies | mean score | interval | solved | interval | to the first | interval | shared |",
+        "| task | model | problems | replies | mean score | interval | solved | interval | to the first | interval "
+        "| shared |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     firsts: Mapping[str, str] = {one.task: one.model for one in reversed(standings)}

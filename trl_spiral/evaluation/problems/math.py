@@ -1,7 +1,7 @@
 r"""
-A model at maths problems: how they are put to it, what it answers in `\boxed{}`, and how often it is right.
+Evaluation at math problems: ask a model, and grade the answers in `\boxed{}`.
 
-Whether self-play carries over to maths is what [SPIRAL](https://huggingface.co/papers/2506.24119) asks of it.
+[SPIRAL](https://huggingface.co/papers/2506.24119) measures in this way whether self-play transfers to math.
 """
 
 from __future__ import annotations
@@ -9,70 +9,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
-from trl_spiral.evaluation.problems.math_grading import Verdict, boxed_answer, grade
-from trl_spiral.evaluation.problems.math_sets import Problem
+from trl_spiral.evaluation.problems.ask import ask_all, check_answered, whole_reply
+from trl_spiral.evaluation.problems.math_grading import MathVerdict, grade_answers
+from trl_spiral.evaluation.problems.math_sets import MathProblem
 from trl_spiral.intervals import wilson
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Engine
-from trl_spiral.text.prompts import INSTRUCTION, PromptRenderer
-from trl_spiral.types import Observation, Request
-
-
-_ASKED = f"Question: {{question}}\n{INSTRUCTION}"
-_DIALOGUE = (
-    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant "
-    "first thinks about the reasoning process in the mind and then provides the User with the answer. {extra}User: You "
-    "must put your answer inside \\boxed{}.\nQuestion: {question}\nAssistant:"
-)
-
-MATHS_PROMPTS: Mapping[str, str] = {
-    "qwen3": f"<|im_start|>user\n{_ASKED}<|im_end|>\n<|im_start|>assistant\n",
-    "octothinker": _DIALOGUE.replace("{extra}", ""),
-    "r1": _DIALOGUE.replace("{extra}", "The reasoning process stands within <think> </think> tags. ") + " <think>\n",
-    "llama-instruct": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
-    + _ASKED
-    + "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-}
-"""
-`{question}` as each of [`~text.prompts.PROMPT_STYLES`] asks for a move, less the talk of games. `"chat"` is the tokenizer's own
-chat template, with the same instruction at its end as in games.
-"""
+from trl_spiral.text.replies import boxed_answer
+from trl_spiral.types import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class MathAttempt:
     """
     A reply to a problem.
 
     Attributes:
         number (`int`):
-            Of the problem in its set, from 0.
-        problem ([`~evaluation.problems.math_sets.Problem`]):
-            What was asked.
+            Index of the problem in its set.
+        problem ([`~evaluation.problems.math_sets.MathProblem`]):
+            The problem.
         reply (`str`):
-            What was written.
+            Text of the reply.
         answer (`str`, *optional*):
-            What stands in its last box; `None` if there is none.
+            Content of its last box; `None` if there is none.
         tokens (`int`):
-            Length of the reply.
+            Length of the reply in tokens.
         truncated (`bool`):
-            Whether it hit the token limit. An answer that was boxed before counts.
-        verdict ([`~evaluation.problems.math_grading.Verdict`]):
-            Whether the answer is right.
+            Whether the reply reached the token limit. An answer boxed before that counts.
+        verdict ([`~evaluation.problems.math_grading.MathVerdict`]):
+            Grade of the answer.
     """
 
     number: int
-    problem: Problem
+    problem: MathProblem
     reply: str
     answer: str | None
     tokens: int
     truncated: bool
-    verdict: Verdict = Verdict.WRONG
+    verdict: MathVerdict = MathVerdict.WRONG
 
     def record(self) -> dict[str, object]:
-        """What a file keeps of it."""
+        """Return the entry of a results file."""
         return {
             "number": self.number,
             "question": self.problem.question,
@@ -85,51 +64,43 @@ class Attempt:
         }
 
 
-def maths_prompt(renderer: PromptRenderer, question: str) -> tuple[int, ...]:
-    """Token ids of a question, in the style in which the renderer puts games."""
-    if renderer.style == "chat":
-        messages = ({"role": "user", "content": question},)
-        return renderer.prompt(Observation(game="maths", seat=0, messages=messages))
-    return renderer.framed(MATHS_PROMPTS[renderer.style], "{question}", question)
-
-
 def answer_problems(
-    problems: Mapping[int, Problem],
+    problems: Mapping[int, MathProblem],
     player: PolicyPlayer,
     engine: Engine,
     seed: int = 0,
     name: str = "",
     in_flight: int = 256,
-) -> list[Attempt]:
+) -> list[MathAttempt]:
     """
-    Has a model answer problems, and grades what it says.
+    Generate replies to problems, and grade them.
 
     Args:
-        problems (`Mapping[int, Problem]`):
-            By number. A reply depends on its problem's number and not on which others are asked.
+        problems (`Mapping[int, MathProblem]`):
+            Problems by number. A reply depends on the number of its problem, not on the other problems.
         player ([`~players.PolicyPlayer`]):
-            Whose weights answer, how replies are drawn, and in which style it is asked.
+            Policy, sampling and prompt style.
         engine ([`~selfplay.referee.Engine`]):
-            Answers.
+            Generates the replies.
         seed (`int`, defaults to `0`):
             Seed of the replies.
         name (`str`, *optional*):
-            Of the set, so that the replies to each are drawn apart.
+            Name of the set. It changes the seeds, so that each set has its own.
         in_flight (`int`, defaults to `256`):
-            Most problems under way at once. Replies depend on it by rounding alone.
+            Maximum number of concurrent requests. It changes replies only by rounding.
 
     Returns:
-        `list[Attempt]`: In the order of `problems`.
+        `list[MathAttempt]`: Attempts in the order of `problems`.
 
     Raises:
-        RuntimeError: If the engine gives up on a reply: the accuracy would not be the model's.
+        RuntimeError: If the engine gives up on a reply.
     """
     requests = {
         number: Request(
-            maths_prompt(player.renderer, problem.question),
+            player.renderer.math(problem.question),
             player.sampling,
             player.policy,
-            derive_seed(seed, "maths", name, number),
+            derive_seed(seed, "maths", name, number),  # the spelling is part of the seed
         )
         for number, problem in problems.items()
     }
@@ -138,38 +109,42 @@ def answer_problems(
     for number, problem in problems.items():
         reply = replies[number]
         check_answered(reply, number)
-        text = player.renderer.text(reply.completion_ids)
         attempts.append(
-            Attempt(
+            MathAttempt(
                 number,
                 problem,
-                text,
-                answer=boxed_answer(thought_before(player.renderer, requests[number]) + text),
+                player.renderer.text(reply.completion_ids),
+                answer=boxed_answer(whole_reply(player.renderer, requests[number], reply)),
                 tokens=len(reply.completion_ids),
                 truncated=reply.finish_reason == "length",
             )
         )
-    verdicts = grade([(seen.problem.answer, seen.answer) for seen in attempts])
+    verdicts = grade_answers([(seen.problem.answer, seen.answer) for seen in attempts])
     return [replace(seen, verdict=verdict) for seen, verdict in zip(attempts, verdicts, strict=True)]
 
 
-def summarize(attempts: Sequence[Attempt]) -> dict[str, float]:
+def math_metrics(attempts: Sequence[MathAttempt]) -> dict[str, float]:
     """
-    What the attempts at a set come to.
+    Return the metrics of the attempts at a set.
 
     Returns:
-        `dict[str, float]`: `accuracy`, the share of right answers, and `accuracy_low` and `accuracy_high`, the ends of its
-        95 % Wilson interval; `truncated`, `unboxed`: shares of replies that hit the token limit, and that have no answer in
-        a box; `timeouts`: number of answers that were given up, and count as wrong; `reply_length` in tokens, on average.
+        `dict[str, float]`: Metrics by name.
+
+        - `accuracy`: share of correct answers, with `accuracy_low` and `accuracy_high`, the ends of its 95 % Wilson
+          interval.
+        - `truncated`: share of replies that reached the token limit.
+        - `unboxed`: share of replies without an answer in a box.
+        - `timeouts`: number of answers that exceeded the limits of grading. They count as wrong.
+        - `reply_length`: mean length of the replies in tokens.
     """
     number = len(attempts)
-    accuracy = wilson(sum(attempt.verdict is Verdict.CORRECT for attempt in attempts) / number, number)
+    accuracy = wilson(sum(attempt.verdict is MathVerdict.CORRECT for attempt in attempts) / number, number)
     return {
         "accuracy": accuracy.value,
         "accuracy_low": accuracy.low,
         "accuracy_high": accuracy.high,
         "truncated": sum(attempt.truncated for attempt in attempts) / number,
         "unboxed": sum(attempt.answer is None for attempt in attempts) / number,
-        "timeouts": float(sum(attempt.verdict is Verdict.TIMEOUT for attempt in attempts)),
+        "timeouts": float(sum(attempt.verdict is MathVerdict.TIMEOUT for attempt in attempts)),
         "reply_length": sum(attempt.tokens for attempt in attempts) / number,
     }

@@ -1,8 +1,8 @@
-r"""
-Grades answers to maths problems with math-verify, so that no answer can hang or kill whoever asks.
+"""
+Grade answers to math problems with math-verify, in separate processes with limits on time and memory.
 
 math-verify's own time limit needs the main thread and a signal handler, and SymPy may spend an hour in a single
-instruction. So answers are compared in processes of their own, which are ended from outside.
+instruction. Separate processes can be ended from outside.
 """
 
 from __future__ import annotations
@@ -18,92 +18,60 @@ from pathlib import Path
 
 
 SECONDS = 1.0
-"""Processor time that an answer may take. Right answers in MATH-500 take up to 0.17 s."""
+"""Limit on the processor time of an answer. Correct answers in MATH-500 take up to 0.17 s."""
 
 MAX_LANES = 8
-"""Most answers that are graded side by side, as far as there are cores."""
+"""Maximum number of answers that are graded in parallel, at most one per core."""
 
 MEMORY = 512 * 2**20
-"""Bytes of address space for an answer. The libraries take 70 MB of them."""
+"""Limit on the bytes of address space of an answer. The libraries use 70 MB of it."""
 
 MAX_ANSWER = 512
-"""Characters beyond which an answer is wrong, unread. The longest right one in MATH-500 has 53."""
-
-_BOX = "\\boxed{"
-_MAX_REPLY = 65_536
+"""Maximum number of characters. A longer answer is wrong. The longest correct one in MATH-500 has 53."""
 
 
-class Verdict(StrEnum):
-    """What became of an answer."""
+class MathVerdict(StrEnum):
+    """Grade of an answer."""
 
     CORRECT = "correct"
     WRONG = "wrong"
     TIMEOUT = "timeout"
     """
-    Not graded within its time or its memory, which counts as wrong. Where math-verify itself runs out of memory while it
-    compares, it says that two answers differ, and so `WRONG` is all that is known.
+    Not graded within its limits of time or memory, which counts as wrong. If math-verify itself handles a lack of
+    memory, it reports that the answers differ, and the grade is `WRONG`.
     """
-
-
-def boxed_answer(reply: str) -> str | None:
-    r"""
-    What stands in the last `\boxed{}` of a reply, outside unfinished thinking; braces may be nested, and `\{` is none.
-
-    Args:
-        reply (`str`):
-            The whole reply, of which the last 65,536 characters before unfinished thinking are looked at.
-
-    Returns:
-        `str` or `None`: The answer, stripped. `None` if there is no box, or the last one is empty or never closed.
-    """
-    unfinished = reply.find("<think>", reply.rfind("</think>") + 1)
-    text = (reply[:unfinished] if unfinished >= 0 else reply)[-_MAX_REPLY:]
-    start = text.rfind(_BOX)
-    if start < 0:
-        return None
-    depth = 0
-    inner = position = start + len(_BOX)
-    while position < len(text):
-        if text[position] == "\\":
-            position += 1  # whatever is escaped is no brace
-        elif text[position] == "{":
-            depth += 1
-        elif text[position] == "}":
-            if depth == 0:
-                return text[inner:position].strip() or None
-            depth -= 1
-        position += 1
-    return None
 
 
 def check_can_grade() -> None:
     """
+    Check that math-verify is installed.
+
     Raises:
-        ImportError: If math-verify is not installed.
+        ImportError: If it is not.
     """
     if importlib.util.find_spec("math_verify") is None:
         raise ImportError(
-            "Grading maths needs math-verify, which is not installed. Install it with `pip install trl-spiral[eval]`."
+            "Grading math needs math-verify, which is not installed. Install it with `pip install trl-spiral[eval]`."
         )
 
 
-def grade(pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
+def grade_answers(pairs: Sequence[tuple[str, str | None]]) -> list[MathVerdict]:
     """
-    Grades answers.
+    Grade answers.
 
     Args:
         pairs (`Sequence[tuple[str, str | None]]`):
-            The right answer and the one that was given, each as it stands in its box; `None` for a reply without one.
+            Pairs of a correct answer and a model's answer, as LaTeX in a box; `None` if the reply has none.
 
     Returns:
-        `list[Verdict]`: One for each pair. An answer of more than 512 characters is wrong.
+        `list[MathVerdict]`: The grade of each pair. An answer of more than 512 characters is wrong.
 
     Raises:
         ImportError: If math-verify is not installed.
-        RuntimeError: If the process that grades cannot work.
+        RuntimeError: If the grading process fails.
     """
     check_can_grade()
-    verdicts = [Verdict.WRONG] * len(pairs)
+    verdicts = [MathVerdict.WRONG] * len(pairs)
     asked = {
         number: (gold, answer)
         for number, (gold, answer) in enumerate(pairs)
@@ -113,8 +81,8 @@ def grade(pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
         return verdicts
     lanes = min(MAX_LANES, os.cpu_count() or 1, len(asked))
     job = {"pairs": list(asked.values()), "seconds": SECONDS, "lanes": lanes, "memory": MEMORY}
-    # A program of its own, started by path: a fork of a trainer may inherit a lock that nobody will ever open, and
-    # `multiprocessing` would run the user's script again. It ends when we do.
+    # A separate program: a fork of a trainer may inherit a lock that is never released, and `multiprocessing` would
+    # run the user's script again. It ends with this process.
     worker = subprocess.run(
         [sys.executable, "-P", str(Path(__file__).with_name("math_grading_worker.py"))],
         input=json.dumps(job),
@@ -123,7 +91,7 @@ def grade(pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
     )
     if worker.returncode:
         reason = (worker.stderr.strip() or "no message").splitlines()[-1]
-        raise RuntimeError(f"The process that grades answers has failed (status {worker.returncode}): {reason}")
+        raise RuntimeError(f"The grading process has failed (status {worker.returncode}): {reason}")
     for number, verdict in zip(asked, json.loads(worker.stdout), strict=True):
-        verdicts[number] = (Verdict.TIMEOUT, Verdict.WRONG, Verdict.CORRECT)[verdict]
+        verdicts[number] = (MathVerdict.TIMEOUT, MathVerdict.WRONG, MathVerdict.CORRECT)[verdict]
     return verdicts

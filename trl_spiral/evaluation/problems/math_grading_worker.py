@@ -1,8 +1,8 @@
 """
-The program that grades answers, started by `grading.py` as a process of its own. It needs nothing of the package.
+Grade answers: a program that `math_grading.py` runs in a separate process. It imports nothing of the package.
 
-Answers are read and compared in a few forks of it, the lanes, each of which takes every n-th answer. One that hangs
-is ended by the kernel, whatever it is busy with; its lane is forked again and goes on behind it.
+A few forks, the lanes, parse and compare the answers. Each lane takes every n-th answer. The kernel ends a lane that
+exceeds its time, and a new fork continues after the answer that it stopped at.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from math_verify import LatexExtractionConfig, parse, verify
 UNFINISHED, WRONG, CORRECT = range(3)
 
 _BOXED = [LatexExtractionConfig(boxed_match_priority=0)]
-_E_NOTATION = re.compile(r"(?<=\d)[eE]([+-]?\d+)")  # Minerva's 2.45e6, which math-verify takes for a product
+_E_NOTATION = re.compile(r"(?<=\d)[eE]([+-]?\d+)")  # Minerva's 2.45e6, which math-verify reads as a product
 _POLL = 0.01  # seconds
 
 
 def main() -> None:
-    """Reads `{"pairs": [[gold, answer], …], …}` from stdin, and writes what became of each pair to stdout."""
+    """Read `{"pairs": [[gold, answer], …], …}` from stdin, and write the grade of each pair to stdout."""
     job = json.load(sys.stdin)
     warm_up()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # elsewhere this limit is refused, or means nothing
+    if sys.platform == "linux":  # elsewhere the limit is refused or has no effect
         resource.setrlimit(resource.RLIMIT_AS, (job["memory"], job["memory"]))
-    json.dump(grade(job["pairs"], job["seconds"], job["lanes"]), sys.stdout)
+    json.dump(grade_pairs(job["pairs"], job["seconds"], job["lanes"]), sys.stdout)
 
 
-def grade(pairs: list[list[str]], seconds: float, lanes: int) -> list[int]:
-    """`UNFINISHED`, `WRONG` or `CORRECT` for each pair."""
+def grade_pairs(pairs: list[list[str]], seconds: float, lanes: int) -> list[int]:
+    """Return `UNFINISHED`, `WRONG` or `CORRECT` for each pair."""
     verdicts = mmap.mmap(-1, len(pairs))  # shared with the lanes, and zero
     asker = os.getppid()
     running = {_fork(pairs, range(lane, len(pairs), lanes), seconds, verdicts): lane for lane in range(lanes)}
-    begun = list(range(lanes))  # the answer from which each lane was last sent off
+    begun = list(range(lanes))  # first answer of each lane's current fork
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             if os.getppid() != asker:
                 for lane in running:
                     os.kill(lane, signal.SIGKILL)
-                sys.exit("Whoever asked is gone.")
+                sys.exit("The parent process is gone.")
             time.sleep(_POLL)
             continue
         lane = running.pop(pid)
-        # A lane that ends with an error behind its last answer has left none.
+        # Empty if the lane failed after its last answer.
         left = (number for number in range(begun[lane], len(pairs), lanes) if not verdicts[number])
         if status and (hung := next(left, None)) is not None:
             begun[lane] = hung + lanes
@@ -64,17 +64,17 @@ def grade(pairs: list[list[str]], seconds: float, lanes: int) -> list[int]:
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether math-verify takes two answers, as they stand in their boxes, for the same."""
-    # Its own time limits need a signal handler, which Python calls only between two of its instructions.
+    """Return whether math-verify considers two answers, as LaTeX in a box, equal."""
+    # Its own time limits need a signal handler, which Python calls only between two bytecode instructions.
     same: bool = verify(_read(gold), _read(answer), timeout_seconds=None)
     return same
 
 
 def warm_up() -> None:
-    """Fills caches and loads what SymPy loads late, once for all forks."""
+    """Fill caches and load SymPy's lazy modules, once for all forks."""
     logging.disable(logging.CRITICAL)  # math-verify warns that it has no time limit
     if not equal("x^2-1", "(x+1)(x-1)"):
-        raise RuntimeError("math-verify does not know that x²-1 = (x+1)(x-1): it is broken.")
+        raise RuntimeError("math-verify does not find that x²-1 = (x+1)(x-1). Reinstall it.")
     gc.freeze()  # so that a collection in a fork copies no pages
 
 
@@ -85,7 +85,7 @@ def _read(answer: str) -> list[Any]:
 
 
 def _fork(pairs: list[list[str]], numbers: range, seconds: float, verdicts: mmap.mmap) -> int:
-    """Process id of a lane that grades these pairs, in order."""
+    """Fork a lane that grades these pairs in order, and return its process id."""
     ours = os.getpid()
     if pid := os.fork():
         return pid
@@ -93,13 +93,13 @@ def _fork(pairs: list[list[str]], numbers: range, seconds: float, verdicts: mmap
     for number in numbers:
         if os.getppid() != ours:
             break
-        # Processor time, so that a busy machine does not make right answers wrong.
+        # Processor time, so that a busy machine does not fail correct answers.
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             verdict = CORRECT if equal(*pairs[number]) else WRONG
-        except MemoryError:  # ends the lane, as time does; math-verify takes most of them for "not the same" itself
-            sys.exit("An answer wants too much memory.")
-        except Exception:  # such as one that is too deeply nested
+        except MemoryError:  # ends the lane, as a timeout does; math-verify turns most of them into "not equal"
+            sys.exit("An answer needs too much memory.")
+        except Exception:  # for example, if it is too deeply nested
             verdict = WRONG
         signal.setitimer(signal.ITIMER_PROF, 0)
         verdicts[number] = verdict

@@ -1,4 +1,4 @@
-"""Sets of maths problems: where each is, and how its rows are read."""
+"""Datasets of math problems, and their format."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from trl_spiral.evaluation.problems.files import check_limit
+
 
 @dataclass(frozen=True, slots=True)
-class MathsSet:
+class MathSet:
     """
-    A set of maths problems.
+    A dataset of math problems.
 
     Attributes:
         name (`str`):
-            In metrics and on the command line.
+            Name in metrics and on the command line.
         hub (`str`):
-            Data set on the Hub.
+            Dataset on the Hub.
         split (`str`):
-            Of that data set.
+            Split of the dataset.
         question, answer (`str`):
-            Columns. An answer may be text, a number, or a list of answers of which all are asked for.
+            Columns. An answer is text, a number, or a list of answers that are all required.
         config (`str`, *optional*):
-            Of that data set.
+            Configuration of the dataset.
         marker (`str`, *optional*):
-            What stands before the answer where that column holds a whole solution.
+            Text before the answer, if the column contains a whole solution.
     """
 
     name: str
@@ -38,80 +40,81 @@ class MathsSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """A question, and its right answer as it would stand in a box."""
+class MathProblem:
+    """A question, and its correct answer in the format of a box."""
 
     question: str
     answer: str
 
 
-MATHS_SETS: Mapping[str, MathsSet] = {
+MATH_SETS: Mapping[str, MathSet] = {
     known.name: known
     for known in (
-        MathsSet("gsm8k", "openai/gsm8k", "test", "question", "answer", config="main", marker="####"),
-        MathsSet("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
-        MathsSet("aime2024", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
-        MathsSet("aime2025", "math-ai/aime25", "test", "problem", "answer"),
-        MathsSet("amc", "math-ai/amc23", "test", "question", "answer"),
-        MathsSet("minerva", "math-ai/minervamath", "test", "question", "answer"),
-        MathsSet(
+        MathSet("gsm8k", "openai/gsm8k", "test", "question", "answer", config="main", marker="####"),
+        MathSet("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
+        MathSet("aime2024", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
+        MathSet("aime2025", "math-ai/aime25", "test", "problem", "answer"),
+        MathSet("amc", "math-ai/amc23", "test", "question", "answer"),
+        MathSet("minerva", "math-ai/minervamath", "test", "question", "answer"),
+        MathSet(
             "olympiadbench", "Hothan/OlympiadBench", "train", "question", "final_answer", config="OE_TO_maths_en_COMP"
         ),
     )
 }
-"""By name: 1319, 500, 30, 30, 40, 272 and 674 problems."""
+"""Datasets by name. They have 1319, 500, 30, 30, 40, 272 and 674 problems."""
 
 
-def get_maths_set(name: str) -> MathsSet:
+def get_math_set(name: str) -> MathSet:
     """
+    Return a dataset by name.
+
     Raises:
-        ValueError: If there is no set of that name.
+        ValueError: If the name is unknown.
     """
-    if name not in MATHS_SETS:
-        raise ValueError(f"There is no maths set {name!r}. Choose one of {', '.join(MATHS_SETS)}.")
-    return MATHS_SETS[name]
+    if name not in MATH_SETS:
+        raise ValueError(f"There is no math set {name!r}. Choose one of {', '.join(MATH_SETS)}.")
+    return MATH_SETS[name]
 
 
-def problems_in(rows: Iterable[Mapping[str, Any]], maths_set: MathsSet, limit: int | None = None) -> list[Problem]:
+def math_problems(rows: Iterable[Mapping[str, Any]], math_set: MathSet, limit: int | None = None) -> list[MathProblem]:
     """
-    The first problems of a set, in the order of its rows.
+    Return the first problems of a dataset, in order.
 
     Args:
         rows (`Iterable[Mapping]`):
-            The set's rows.
-        maths_set ([`MathsSet`]):
-            How they are read.
+            Rows of the dataset.
+        math_set ([`MathSet`]):
+            Format of the rows.
         limit (`int`, *optional*):
-            How many; all by default.
+            Number of problems. Default: all.
 
     Raises:
-        ValueError: If there are none, or one cannot be read.
+        ValueError: If there are no problems, or a row cannot be read.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"`limit` ({limit}) must be at least 1. Leave it out to ask all problems.")
-    problems = [_problem(row, number, maths_set) for number, row in enumerate(islice(rows, limit))]
+    check_limit(limit)
+    problems = [_problem(row, number, math_set) for number, row in enumerate(islice(rows, limit))]
     if not problems:
-        raise ValueError(f"The maths set {maths_set.name!r} holds no problems. Give a file that has some.")
+        raise ValueError(f"The math set {math_set.name!r} has no problems. Give the set's own file.")
     return problems
 
 
-def _problem(row: Mapping[str, Any], number: int, maths_set: MathsSet) -> Problem:
-    if not isinstance(row, Mapping) or maths_set.question not in row or maths_set.answer not in row:
+def _problem(row: Mapping[str, Any], number: int, math_set: MathSet) -> MathProblem:
+    if not isinstance(row, Mapping) or math_set.question not in row or math_set.answer not in row:
         found = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
         raise ValueError(
-            f"Row {number} of {maths_set.name!r} has no {maths_set.question!r} and {maths_set.answer!r} (it has {found}). "
-            "Give each row both columns."
+            f"Row {number} of {math_set.name!r} has no {math_set.question!r} and {math_set.answer!r} (it has "
+            f"{found}). Give each row both columns."
         )
-    answer = row[maths_set.answer]
-    # OlympiadBench has "$2$", and math-verify would look for more formulas between two of them.
+    answer = row[math_set.answer]
+    # OlympiadBench has "$2$", and math-verify would look for more formulas between two dollar signs.
     text = ", ".join(str(part).strip().strip("$") for part in (answer if isinstance(answer, list) else [answer]))
-    if maths_set.marker is not None:
-        _, found, text = text.rpartition(maths_set.marker)
+    if math_set.marker is not None:
+        _, found, text = text.rpartition(math_set.marker)
         if not found:
             raise ValueError(
-                f"The answer in row {number} of {maths_set.name!r} has no {maths_set.marker!r} before its result. Give the "
-                "set's own file."
+                f"The answer in row {number} of {math_set.name!r} has no {math_set.marker!r} before its result. Give "
+                "the set's own file."
             )
     if not text.strip():
-        raise ValueError(f"The answer in row {number} of {maths_set.name!r} is empty. Leave the row out.")
-    return Problem(str(row[maths_set.question]).strip(), text.strip())
+        raise ValueError(f"The answer in row {number} of {math_set.name!r} is empty. Leave the row out.")
+    return MathProblem(str(row[math_set.question]).strip(), text.strip())

@@ -1,4 +1,4 @@
-"""pass@k: how likely it is that one of k programs passes."""
+"""pass@k: the probability that at least one of k programs passes."""
 
 from __future__ import annotations
 
@@ -10,40 +10,43 @@ from trl_spiral.intervals import Estimate, bootstrap_mean, wilson
 
 def pass_at_k(programs: int, passed: int, k: int) -> float:
     """
-    An unbiased estimate for one problem: 1 − C(n − c, k) / C(n, k)
-    ([Chen et al. 2021](https://huggingface.co/papers/2107.03374)).
+    Return the unbiased estimate for one problem, 1 − C(n − c, k) / C(n, k).
+
+    From [Chen et al. 2021](https://huggingface.co/papers/2107.03374).
 
     Args:
         programs (`int`):
-            How many were drawn (n).
+            Number of programs (n).
         passed (`int`):
-            How many of them passed (c).
+            Number of programs that passed (c).
         k (`int`):
-            Of how many one has to pass.
+            Number of programs of which one has to pass.
 
     Raises:
-        ValueError: If fewer than k were drawn: nothing unbiased can be said.
+        ValueError: If there are fewer than k programs. No unbiased estimate exists.
     """
     if not 1 <= k <= programs:
-        raise ValueError(f"pass@{k} cannot be told from {programs} programs a problem. Draw at least {max(k, 1)}.")
+        raise ValueError(
+            f"pass@{k} cannot be estimated from {programs} programs per problem. Draw at least {max(k, 1)}."
+        )
     draws, without = math.comb(programs, k), math.comb(programs - passed, k)
     return (draws - without) / draws
 
 
 def mean_pass_at_k(passed: Sequence[int], programs: int, k: int) -> Estimate:
     """
-    pass@k over a set, with its 95 % interval over problems.
+    Return the mean pass@k of a set, with its 95 % interval over problems.
 
-    The interval is Wilson's where each problem is either passed or not, as with one program each; elsewhere a percentile
-    bootstrap, or Wilson's where that has nothing to draw from, since all problems came to the same.
+    The interval is Wilson's if each problem's estimate is 0 or 1, as with one program each, or if all estimates are
+    equal. Otherwise it is a percentile bootstrap.
 
     Args:
         passed (`Sequence[int]`):
-            For each problem, how many of its programs passed.
+            Number of programs that passed, for each problem.
         programs (`int`):
-            How many were drawn for each.
+            Number of programs per problem.
         k (`int`):
-            Of how many one has to pass.
+            Number of programs of which one has to pass.
     """
     values = [pass_at_k(programs, count, k) for count in passed]
     if set(values) <= {0.0, 1.0} or len(set(values)) == 1:

@@ -1,8 +1,8 @@
 """
-A model at the problems of a task: how they are put to it, what its replies are worth, and the file that keeps them.
+Evaluation at a task: ask a model, score its replies, and write them to a file.
 
-A file of scores is Parquet, one reply a row, with the columns of [`ScoredReply`]. What is nested (the prompt's messages, what
-the score was computed from, how it came about, how it was asked) stands in it as JSON text, so that tasks of any kind fit one file.
+A file of scores is Parquet, with one reply per row and the columns of [`ScoredReply`]. Nested values are JSON text, so
+that any tasks fit in one file.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from trl_spiral.evaluation.problems.ask import ask_all, check_answered, thought_before
-from trl_spiral.evaluation.problems.math import MATHS_PROMPTS
+from trl_spiral.evaluation.problems.ask import ask_all, check_answered, whole_reply
+from trl_spiral.files import replacing
 from trl_spiral.players import PolicyPlayer
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Engine
 from trl_spiral.tasks import Problem, Task
 from trl_spiral.text.printable import reported
-from trl_spiral.text.prompts import PromptRenderer
-from trl_spiral.types import Request
+from trl_spiral.types import Reply, Request
 
 
 _NESTED = {"prompt": "list of messages", "data": "object", "detail": "object", "settings": "object"}
@@ -35,31 +34,31 @@ class ScoredReply:
 
     Attributes:
         model (`str`):
-            Who replied.
+            Name of the model.
         task (`str`):
-            The task's name.
+            Name of the task.
         problem (`str`):
-            The problem's id.
+            Id of the problem.
         sample (`int`):
-            Of this model's replies to this problem, from 0.
+            Index of the reply among this model's replies to this problem.
         prompt (`str`):
-            The messages that it was asked with; JSON.
+            Messages of the prompt; JSON.
         data (`str`):
-            What the score was computed from; JSON.
+            Input of the score; JSON.
         response (`str`):
             The whole reply, with the `<think>` that its prompt may have opened.
         score (`float`):
-            Its worth, in [0, 1].
+            Score, in [0, 1].
         solved (`bool`):
             Whether the problem is solved.
         detail (`str`):
-            How the score came about; JSON.
+            Details of the score; JSON.
         tokens (`int`):
-            Length of the reply.
+            Length of the reply in tokens.
         truncated (`bool`):
-            Whether it hit the token limit. It is scored all the same, as in training.
+            Whether the reply reached the token limit. It is scored nonetheless, as in training.
         settings (`str`):
-            How it was asked and drawn: temperature, token limit, prompt style, split and the like; JSON.
+            Settings of the evaluation: temperature, token limit, prompt style, split and so on; JSON.
     """
 
     model: str
@@ -77,20 +76,8 @@ class ScoredReply:
     settings: str
 
     def asked(self) -> Problem:
-        """The problem that was asked."""
+        """Return the problem."""
         return Problem(self.problem, tuple(json.loads(self.prompt)), json.loads(self.data))
-
-
-def task_prompt(renderer: PromptRenderer, problem: Problem) -> tuple[int, ...]:
-    """
-    Token ids of a problem: through the chat template word for word as in training, or in a style for base models.
-
-    A task says itself how it wants to be answered, so nothing is added but in the named styles, which ask for a box.
-    """
-    if renderer.style == "chat":
-        return renderer.conversation(problem.messages)
-    question = "\n\n".join(message["content"] for message in problem.messages)
-    return renderer.framed(MATHS_PROMPTS[renderer.style], "{question}", question)
 
 
 def answer_task(
@@ -105,115 +92,119 @@ def answer_task(
     settings: Mapping[str, Any] | None = None,
 ) -> list[ScoredReply]:
     """
-    Has a model answer problems, and scores what it says.
+    Generate replies to problems, and score them.
 
     Args:
         task ([`~tasks.Task`]):
             Scores the replies.
         problems (`Iterable[Problem]`):
-            Of the task. One that is there twice is asked once: a second time it would pass for more evidence.
+            Problems of the task. Duplicates are asked once: they would pass for more evidence.
         player ([`~players.PolicyPlayer`]):
-            Whose weights answer, how replies are drawn, and in which style it is asked.
+            Policy, sampling and prompt style.
         engine ([`~selfplay.referee.Engine`]):
-            Answers.
+            Generates the replies.
         samples (`int`, defaults to `1`):
-            Replies to each problem.
+            Number of replies to each problem.
         seed (`int`, defaults to `0`):
-            Seed of the replies. A reply depends on its problem and not on which others are asked.
+            Seed of the replies. A reply depends on its problem, not on the other problems.
         in_flight (`int`, defaults to `256`):
-            Most replies under way at once. They depend on it by rounding alone.
+            Maximum number of concurrent requests. It changes replies only by rounding.
         name (`str`, *optional*):
-            By which the model is called in the rows; the player's by default.
+            Name of the model in the rows. Default: the player's.
         settings (`Mapping`, *optional*):
-            More about how it is asked, as plain values for the rows, beside the sampling, the prompt style and the seed.
+            More settings for the rows, as plain values.
 
     Returns:
-        `list[ScoredReply]`: In the order of `problems`, all samples of one after the other.
+        `list[ScoredReply]`: Rows in the order of `problems`, all samples of a problem together.
 
     Raises:
-        ValueError: Before anything is asked, as [`check_task`]; later, if the task cannot score a reply.
+        ValueError: As [`check_task`], before any request; later, if the task cannot score a reply.
         RuntimeError: If the engine gives up on a reply.
     """
     distinct = list({problem.id: problem for problem in problems}.values())
     check_task(task, distinct)
-    how = _json({**asdict(player.sampling), "prompt_style": player.renderer.style, "seed": seed, **(settings or {})})
+    used = {**asdict(player.sampling), "prompt_style": player.renderer.style, "seed": seed, **(settings or {})}
+    asked = dict(enumerate((problem, sample) for problem in distinct for sample in range(samples)))
     requests = {
-        number * samples + sample: Request(
-            task_prompt(player.renderer, problem),
+        number: Request(
+            player.renderer.task(problem.messages),
             player.sampling,
             player.policy,
             derive_seed(seed, "task", task.name, problem.id, sample),
         )
-        for number, problem in enumerate(distinct)
-        for sample in range(samples)
+        for number, (problem, sample) in asked.items()
     }
     replies = ask_all(requests, engine, in_flight)
     rows = []
-    for ticket, request in requests.items():
-        number, sample = divmod(ticket, samples)
-        problem, reply = distinct[number], replies[ticket]
-        check_answered(reply, problem.id)
-        response = thought_before(player.renderer, request) + player.renderer.text(reply.completion_ids)
-        value, solved, detail = _score(task, problem, response)
-        prompt, data = _asked(task, problem)
-        rows.append(
-            ScoredReply(
-                model=name or player.name,
-                task=task.name,
-                problem=problem.id,
-                sample=sample,
-                prompt=prompt,
-                data=data,
-                response=response,
-                score=value,
-                solved=solved,
-                detail=detail,
-                tokens=len(reply.completion_ids),
-                truncated=reply.finish_reason == "length",
-                settings=how,
-            )
-        )
+    for number, (problem, sample) in asked.items():
+        check_answered(replies[number], problem.id)
+        response = whole_reply(player.renderer, requests[number], replies[number])
+        rows.append(_row(task, problem, sample, response, replies[number], name or player.name, _json(used)))
     return rows
+
+
+def _row(
+    task: Task, problem: Problem, sample: int, response: str, reply: Reply, model: str, settings: str
+) -> ScoredReply:
+    value, solved, detail = _score(task, problem, response)
+    prompt, data = _asked(task, problem)
+    return ScoredReply(
+        model=model,
+        task=task.name,
+        problem=problem.id,
+        sample=sample,
+        prompt=prompt,
+        data=data,
+        response=response,
+        score=value,
+        solved=solved,
+        detail=detail,
+        tokens=len(reply.completion_ids),
+        truncated=reply.finish_reason == "length",
+        settings=settings,
+    )
 
 
 def check_task(task: Task, problems: Sequence[Problem]) -> None:
     """
-    Looks whether a task can be asked and scored, before a model has written replies that would be lost.
+    Check that a task can be asked and scored, before replies are generated and lost.
 
     Raises:
-        ValueError: If there are no problems, if what they hold is not plain, or if the task cannot score an empty reply.
+        ValueError: If there are no problems, if their values are not plain, or if the task cannot score an empty
+        reply.
     """
     if not problems:
-        raise ValueError(f"The task {task.name!r} has no problems: nothing would be asked.")
+        raise ValueError(f"The task {task.name!r} has no problems. Check its split and number.")
     for problem in problems:
         _asked(task, problem)
     _score(task, problems[0], "")
 
 
 def _asked(task: Task, problem: Problem) -> tuple[str, str]:
-    """A problem's messages and data as JSON, which must give them back: what scores a reply in training was read from it."""
+    """Return a problem's messages and data as JSON. They must survive it, because training scores from JSON."""
     try:
         messages, data = [dict(message) for message in problem.messages], dict(problem.data)
         texts = _json(messages), _json(data)
         if [json.loads(text) for text in texts] != [messages, data]:
-            raise ValueError("JSON gives back something else")
-    except Exception as error:  # whatever a user's task has made
+            raise ValueError("JSON returns another value")
+    except Exception as error:  # a user's task may contain any value
         raise ValueError(
             f"Problem {problem.id!r} of the task {task.name!r} does not survive JSON ({type(error).__name__}: "
-            f"{reported(error)}). Its messages and data must be plain: text, numbers, lists, and objects with texts for keys."
+            f"{reported(error)}). Its messages and data must be plain: text, numbers, lists, and objects with text "
+            "keys."
         ) from error
     return texts
 
 
 def _score(task: Task, problem: Problem, response: str) -> tuple[float, bool, str]:
-    """A reply's value, whether it solves the problem, and how that came about as JSON."""
+    """Return a reply's score, whether it solves the problem, and the details as JSON."""
     try:
         score = task.score(problem, response)
         return float(score.value), bool(score.solved), _json(dict(score.detail))
-    except Exception as error:  # whatever a user's task comes upon in what a model may write
+    except Exception as error:  # a user's task may fail on any text
         raise ValueError(
             f"The task {task.name!r} cannot score a reply to problem {problem.id!r} ({type(error).__name__}: "
-            f"{reported(error)}): {response[:80]!r}. Any text must have a score, with plain values in its detail."
+            f"{reported(error)}): {response[:80]!r}. A task must score any text, with plain values in the detail."
         ) from error
 
 
@@ -222,25 +213,25 @@ def _json(value: Any) -> str:
 
 
 def write_scores(path: str | os.PathLike[str], rows: Sequence[ScoredReply]) -> None:
-    """Writes a file of scores, the whole of it or nothing. Folders above it are made."""
+    """Write a file of scores atomically. Missing folders are created."""
     import pyarrow
     import pyarrow.parquet
 
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.partial")
     table = pyarrow.Table.from_pylist([asdict(row) for row in rows], schema=_schema())
-    pyarrow.parquet.write_table(table, partial, compression="zstd")
-    os.replace(partial, file)
+    with replacing(file) as partial:
+        pyarrow.parquet.write_table(table, partial, compression="zstd")
 
 
 def read_scores(path: str | os.PathLike[str]) -> list[ScoredReply]:
     """
-    Reads a file of scores. It may have more columns than a [`ScoredReply`] has.
+    Read a file of scores. Columns that a [`ScoredReply`] does not have are ignored.
 
     Raises:
-        ValueError: If there is no such file, it is no Parquet, a column is missing or of another type, a cell is empty or no JSON
-            where it should be, or a score is out of range.
+        ValueError: If there is no such file, it is not Parquet, a column is missing or of another type, a cell is
+        empty or
+            not the JSON that it should be, or a score is out of range.
     """
     import pyarrow
     import pyarrow.parquet
@@ -274,14 +265,14 @@ def read_scores(path: str | os.PathLike[str]) -> list[ScoredReply]:
         for name, kind in _NESTED.items():
             if not _holds(name, getattr(row, name)):
                 raise ValueError(
-                    f"{file} has a row whose {name} is no JSON {kind}, for problem {row.problem!r}. Write it with "
+                    f"{file} has a row whose {name} is not a JSON {kind}, for problem {row.problem!r}. Write it with "
                     "`trl-spiral eval-task`."
                 )
     return rows
 
 
 def _holds(name: str, text: str) -> bool:
-    """Whether a column's text is JSON of the kind that it should be."""
+    """Return whether the text of a column is JSON of the expected kind."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -296,7 +287,7 @@ def _holds(name: str, text: str) -> bool:
 
 
 def _schema() -> Any:  # pyarrow has no types
-    """The columns of a file of scores."""
+    """Return the columns of a file of scores."""
     import pyarrow
 
     types = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64(), "bool": pyarrow.bool_()}

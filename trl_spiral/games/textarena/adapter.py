@@ -1,12 +1,16 @@
 """
-TextArena's games behind our own seam. This module is the only one that imports TextArena, and only when a match starts.
+Adapter of TextArena's games. Only this module imports TextArena, when a match starts.
 
-The adapter owns what the environments leave open (all seen in TextArena 0.7.4): it reads and canonicalises a move before
-the environment sees it (a hostile reply hangs some of their parsers for minutes, and could forge lines in the
-opponent's view); an illegal move ends the match at once; the outcome is taken once and kept (stepping a finished
-environment flips its winner); a cap on turns ends games that never do, and a seat without a move a game that is stuck;
-an exception becomes an ending; and while an environment runs, the functions of `random` draw from its match's own
-generator, so that matches that run side by side deal as if each ran alone, and what it prints goes nowhere.
+The adapter corrects defects of the environments of TextArena 0.7.4:
+
+- Moves are parsed and written in canonical form before the environment receives them. Hostile replies hang some of its
+  parsers for minutes, and could forge lines in the observation of another seat.
+- An illegal move ends the match at once.
+- The outcome is read once: a further step of a finished environment flips its winner.
+- A turn limit ends games that do not end, and a seat without legal moves ends its match.
+- An exception becomes an ending.
+- Each match has its own random generator, so that concurrent matches do not depend on each other.
+- Printed output is discarded.
 """
 
 from __future__ import annotations
@@ -20,14 +24,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trl_spiral.games.base import Game, Match, Traits
+from trl_spiral.text.replies import MAX_MOVE
 from trl_spiral.types import Ending, Observation
 
 
-_MAX_ACTION = 512
-
-# The functions of `random` are methods of one generator that all of Python shares. TextArena calls them by way of the
-# module, so for the time of a call a match can put its own generator's there. That costs a microsecond; to swap the
-# state of the shared generator costs twenty, and 25 kB for every match under way.
+# The functions of `random` are methods of one shared generator. TextArena calls them through the module, so a match
+# replaces them by the methods of its own generator during a call. That takes 1 µs. Swapping the state of the shared
+# generator would take 20 µs, and 25 kB per active match.
 _SHARED = {name: getattr(random, name) for name in random.__all__ if hasattr(getattr(random, name), "__self__")}
 
 
@@ -36,7 +39,7 @@ def _functions(generator: random.Random) -> Mapping[str, Any]:
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes what environments print: NewRecruit writes a line for every move."""
+    """Discards what environments print. NewRecruit prints a line for every move."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -44,7 +47,7 @@ class _Nowhere(io.TextIOBase):
 
 _NOWHERE = _Nowhere()
 
-# Takes the seeds of games in which nothing is left to chance: TextArena seeds them all the same.
+# Shared by games without chance events, which TextArena seeds too.
 _IDLE = _functions(random.Random(0))
 
 
@@ -57,29 +60,30 @@ class TextArenaGame(Game):
         name (`str`):
             TextArena's id, e.g. `"TicTacToe-v0"`.
         move (`str`):
-            Regular expression for a move without its brackets, in either case.
+            Regular expression for a move without its brackets. Case is ignored.
         form (`str` or `Callable`, defaults to `"[{}]"`):
-            Canonical form of a move, as the environment reads it: filled with the groups of `move`, or the whole match,
-            in lower case. A function makes it from the match itself, or answers `None` to what is no move after all.
+            Canonical form of a move, as the environment parses it: a format string for the groups of `move`, or for
+            the whole match, in lower case. Or a function of the match that returns the form, or `None` if it is no
+            move.
         legal (`Callable`, *optional*):
-            Legal moves, in canonical form, from the environment. Without it, and where it answers `None` (while the
-            seats talk), they cannot be listed and the environment is the judge.
+            Returns the legal moves of an environment in canonical form. Without it, or if it returns `None` (in talk
+            phases), moves cannot be listed and the environment decides.
         sample (`Callable`, *optional*):
-            One acceptable move from the environment and a generator, where moves cannot be listed.
+            Returns one legal move, from an environment and a generator, if moves cannot be listed.
         stuck (`Callable`, *optional*):
-            Payoffs, from the environment, of a game in which the seat to move has no legal move. Without it, such a
-            match ends with `Ending.TURN_LIMIT`.
+            Returns the payoffs of an environment in which the seat to move has no legal move. By default, such a match
+            ends with `Ending.TURN_LIMIT`.
         observation (`str`, defaults to `"full"`):
-            `"full"` for the whole history, `"first_last"` for the rules and the latest message. As in SPIRAL, the
-            latter only where the latest message holds the whole state.
+            `"full"` for the whole history, `"first_last"` for the rules and the latest message. The latter, as in
+            SPIRAL, only in games whose latest message contains the whole state.
         latest (`int`, defaults to `1`):
-            How many messages that is, in the few games that spread the state over two.
+            Number of latest messages for `"first_last"`: two in the few games that split the state.
         max_turns (`int`, defaults to `200`):
             Turns after which the match ends with `Ending.TURN_LIMIT`.
         cells (`str`, *optional*):
-            Regular expression for parts of the board that a tokenizer should keep whole.
+            Regular expression for parts of the board that a tokenizer should not split.
         traits ([`~games.Traits`]):
-            What may be assumed of the game.
+            Properties of the game.
     """
 
     name: str
@@ -98,12 +102,12 @@ class TextArenaGame(Game):
         return TextArenaMatch(self, seed)
 
     def canonical(self, action: str) -> str | None:
-        if len(action) > _MAX_ACTION:
+        if len(action) > MAX_MOVE:
             return None
         move = action.strip()
         if move.startswith("[") and move.endswith("]"):
             move = move[1:-1].strip()
-        # ASCII only: TextArena's `\d` and `int()` would also take other scripts' digits.
+        # ASCII only: TextArena's `\d` and `int()` would also accept digits of other scripts.
         match = re.fullmatch(self.move, move, re.ASCII | re.IGNORECASE)
         if match is None:
             return None
@@ -117,7 +121,7 @@ class TextArenaGame(Game):
 
 
 class TextArenaMatch(Match):
-    """One playing in a fresh raw environment."""
+    """One match in a new raw environment."""
 
     def __init__(self, game: TextArenaGame, seed: int) -> None:
         import textarena
@@ -128,7 +132,7 @@ class TextArenaMatch(Match):
         self._legal: tuple[str, ...] | None = None
         self._chance = _functions(random.Random(0)) if game.traits.stochastic else _IDLE
         self._env = textarena.make(f"{game.name}-raw")
-        # The environments take seeds of any size; 32 bits keep numpy-based ones happy.
+        # Environments that use numpy accept 32 bits only.
         self._run(self._env.reset, game.traits.seats, seed % 2**32)
         self._state = self._env.state
         self._lines: list[list[str]] = [[] for _ in range(game.traits.seats)]
@@ -161,23 +165,23 @@ class TextArenaMatch(Match):
 
     def _read(self) -> None:
         """
-        Takes what the environment has told each seat, as text and no more than will be shown.
+        Move the environment's messages to `_lines`, without those that no observation will show.
 
-        Left where they are, its messages would be a dozen tuples a turn, and with a thousand matches under way the
-        garbage collector would spend more time on them than the games take.
+        The environment would accumulate a dozen tuples per turn. With a thousand active matches, the garbage collector
+        would need more time for them than the games.
         """
         names = self._state.role_mapping
-        for seat, told in self._state.observations.items():
+        for seat, messages in self._state.observations.items():
             lines = self._lines[seat]
             if self.game.observation == "first_last":
-                lines += [message for _, message, _ in told]
+                lines += [message for _, message, _ in messages]
                 del lines[1 : max(1, len(lines) - self.game.latest)]
             else:
-                for sender, message, _ in told:
+                for sender, message, _ in messages:
                     lines.append(f"[{'GAME' if sender < 0 else names[sender]}] {message}")
                     if sender == seat:
                         self._since[seat] = len(lines)
-            told.clear()
+            messages.clear()
 
     def legal_actions(self) -> tuple[str, ...] | None:
         if self.game.legal is None:
@@ -188,10 +192,10 @@ class TextArenaMatch(Match):
 
     def sample(self, rng: random.Random) -> str:
         """
-        A move that the seat to move may make, legal moves being equally likely where they can be listed.
+        Return a random legal move, uniform if moves can be listed.
 
         Raises:
-            ValueError: If the game lists no moves and knows no example either.
+            ValueError: If the game neither lists its legal moves nor has a `sample`.
         """
         if (legal := self.legal_actions()) is not None:
             return rng.choice(legal)
@@ -212,10 +216,10 @@ class TextArenaMatch(Match):
         try:
             done, _ = self._run(self._env.step, move)
             refused = self._refused(done)
-            if not refused:  # what was no move is shown to nobody, though the environment has told all seats of it
+            if not refused:  # no seat observes an illegal move, although the environment sends it to all
                 self._read()
             returns, reason = self._outcome() if done else (self._returns, "")
-        except Exception as error:  # whatever an environment raises ends its own match and no other
+        except Exception as error:  # an error of an environment must not end other matches
             self._end(Ending.ENVIRONMENT_ERROR, detail=f"{type(error).__name__}: {error}")
             return move
         if refused:
@@ -235,7 +239,7 @@ class TextArenaMatch(Match):
         return move
 
     def _run(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Calls the environment, which draws from the match's own generator meanwhile and prints to nowhere."""
+        """Call the environment with the match's own generator and without output."""
         functions, stdout = vars(random), sys.stdout
         functions.update(self._chance)
         sys.stdout = _NOWHERE
@@ -246,14 +250,14 @@ class TextArenaMatch(Match):
             sys.stdout = stdout
 
     def _refused(self, done: bool) -> bool:
-        """Whether the environment took the move for an illegal one (it would let the seat try once more)."""
+        """Return whether the environment refused the move; it would let the seat retry."""
         if done and self._state.game_info[self._seat].get("invalid_move"):
             return True
-        # An auction ends with the last bid even if that one is illegal, and its state then still says so.
+        # An auction ends with the last bid even if it is illegal. Its state is still marked then.
         return bool(self._state.error_count or self._state.made_invalid_move)
 
     def _outcome(self) -> tuple[tuple[float, ...], str]:
-        """Payoffs of a finished game, and the environment's reason for them."""
+        """Return the payoffs of a finished game and the environment's reason for them."""
         rewards, info = self._run(self._env.close)
         return tuple(float(rewards[seat]) for seat in range(self.game.traits.seats)), str(info[0].get("reason", ""))
 
@@ -264,10 +268,10 @@ class TextArenaMatch(Match):
 
 def register_engines() -> None:
     """
-    Makes our own engines known to TextArena, by the names that they have here: `textarena.make("Leduc-v0")` then plays it.
+    Register the package's own games in TextArena under their names, for example for `textarena.make("Leduc-v0")`.
 
-    As TextArena does for its own, there is a version for `-raw` messages beside each. Returns are given as our rules give
-    them, in poker in chips. Calling it again changes nothing.
+    Like TextArena's games, each has a `-raw` variant. Returns are those of the package, in poker in chips. Repeated
+    calls have no effect.
     """
     import textarena
     from textarena.envs.registration import ENV_REGISTRY, register_with_versions

@@ -1,8 +1,8 @@
 """
-TextArena's board games, all seen by everybody.
+TextArena's board games, all of perfect information.
 
-Legal moves are read from an environment's own state, in canonical form. What the environment accepts decides, not what
-the rules of the game would say. `()` means that the seat to move has no move at all, which some environments let happen.
+The functions return the legal moves, in canonical form, from the state of an environment. A move is legal if the
+environment accepts it, even if the rules of the game differ. `()` means that the seat to move has no legal move.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from trl_spiral.games.base import Traits
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.family import Family, capitals, draw, words
+from trl_spiral.games.textarena.family import Family, lowercase_move, no_winner, uppercase_move
 
 
 Squares = tuple[tuple[int, int], ...]
@@ -23,15 +23,15 @@ _FILES = "abcdefghij"
 
 
 @cache
-def _neighbours(row: int, column: int, size: int, steps: Squares) -> Squares:
-    """Squares of a board that lie one step away."""
+def _neighbors(row: int, column: int, size: int, steps: Squares) -> Squares:
+    """Return the squares of a board that are one step away."""
     near = ((row + down, column + right) for down, right in steps)
     return tuple((r, c) for r, c in near if 0 <= r < size and 0 <= c < size)
 
 
 @cache
 def _from_above(row: int, column: int, size: int) -> str:
-    """Name of a square where the last row is rank 1."""
+    """Return the name of a square on a board whose last row is rank 1."""
     return f"{_FILES[column]}{size - row}"
 
 
@@ -45,8 +45,8 @@ def nim(env: Any) -> tuple[str, ...]:
     return tuple(f"[{pile} {count}]" for pile, size in enumerate(piles) for count in range(1, size + 1))
 
 
-def empty_cells(env: Any) -> tuple[str, ...]:
-    """Every empty cell of a square board, by number (SimpleTak, three-player tic-tac-toe)."""
+def numbered_cells(env: Any) -> tuple[str, ...]:
+    """Empty cells of a square board by number (tic-tac-toe, SimpleTak)."""
     cells = (cell for row in env.state.game_state["board"] for cell in row)
     return tuple(f"[{number}]" for number, cell in enumerate(cells) if cell == "")
 
@@ -57,7 +57,7 @@ def wild_tictactoe(env: Any) -> tuple[str, ...]:
 
 
 def quantum_tictactoe(env: Any) -> tuple[str, ...]:
-    """Ordered pairs: a mark collapses to its first cell where that is free."""
+    """Ordered pairs of free cells: a mark collapses to its first cell if that is free."""
     cells = (cell for row in env.state.game_state["board"] for cell in row)
     free = [number for number, cell in enumerate(cells) if not cell]
     return tuple(f"[{a},{b}]" for a in free for b in free if a != b)
@@ -76,32 +76,32 @@ def ultimate_tictactoe(env: Any) -> tuple[str, ...]:
 
 
 def othello(env: Any) -> tuple[str, ...]:
-    """The environment keeps the moves of the seat to move; one that has none passes, whatever it writes."""
+    """The moves that the environment stores. A seat without moves passes with any text."""
     moves = env.state.game_state["valid_moves"]
     return tuple(f"[{row}, {column}]" for row, column in moves) or ("[skip]",)
 
 
 def breakthrough(env: Any) -> tuple[str, ...]:
-    """White moves up, one step ahead to an empty square or one step aslant to take."""
+    """Steps ahead to an empty square and diagonal captures. White moves up."""
     board, size = env.state.game_state["board"], env.board_size
     own, other, up = ("W", "B", 1) if env.state.current_player_id == 0 else ("B", "W", -1)
     moves = []
     for row, line in enumerate(board):
         for column in (column for column, piece in enumerate(line) if piece == own):
-            for to_row, to_column in _neighbours(row, column, size, ((up, -1), (up, 0), (up, 1))):
+            for to_row, to_column in _neighbors(row, column, size, ((up, -1), (up, 0), (up, 1))):
                 if board[to_row][to_column] == ("" if to_column == column else other):
                     moves.append(f"[{_FILES[column]}{row + 1}{_FILES[to_column]}{to_row + 1}]")
     return tuple(moves)
 
 
 def alquerque(env: Any) -> tuple[str, ...]:
-    """A step ahead, or a jump over a neighbour in any direction."""
+    """Steps ahead, and jumps over a neighbor in any direction."""
     board, seat = env.state.game_state["board"], env.state.current_player_id
     own, other, ahead = ("R", "B", -1) if seat == 0 else ("B", "R", 1)
     moves = []
     for row, line in enumerate(board):
         for column in (column for column, piece in enumerate(line) if piece == own):
-            for near_row, near_column in _neighbours(row, column, 5, _STEPS):
+            for near_row, near_column in _neighbors(row, column, 5, _STEPS):
                 beyond = (2 * near_row - row, 2 * near_column - column)
                 if board[near_row][near_column] == "" and near_row - row == ahead:
                     to = near_row, near_column
@@ -118,20 +118,20 @@ def _is_empty(board: list[list[str]], row: int, column: int) -> bool:
 
 
 def crusade(env: Any) -> tuple[str, ...]:
-    """Every piece moves as a knight does in chess."""
+    """Moves of chess knights, for every piece."""
     board, own = env.state.game_state["board"], "WB"[env.state.current_player_id]
     return tuple(
         f"[{_from_above(row, column, 8)} {_from_above(to_row, to_column, 8)}]"
         for row, line in enumerate(board)
         for column, piece in enumerate(line)
         if piece == own
-        for to_row, to_column in _neighbours(row, column, 8, _KNIGHT)
+        for to_row, to_column in _neighbors(row, column, 8, _KNIGHT)
         if board[to_row][to_column] != own
     )
 
 
 def lines_of_action(env: Any) -> tuple[str, ...]:
-    """A piece moves along a line by as many squares as the line holds pieces, over its own but not over others."""
+    """Moves along a line by the number of pieces on the line. A piece may jump over its own side only."""
     board, own = env.state.game_state["board"], "OX"[env.state.current_player_id]
     pieces = [(r, c) for r, line in enumerate(board) for c, piece in enumerate(line) if piece]
     rows, columns, down, up = ([0] * 15 for _ in range(4))
@@ -159,7 +159,7 @@ def santorini(env: Any) -> tuple[str, ...]:
 
 
 def chopsticks(env: Any) -> tuple[str, ...]:
-    """Attacks with and on living hands; splits of all one's fingers other than the present one."""
+    """Attacks between hands with fingers, and all splits of one's fingers except the current one."""
     seat, hands = env.state.current_player_id, env.state.game_state["hands"]
     own, other = hands[seat], hands[1 - seat]
     attacks = (f"[attack {a} {b}]" for a in (0, 1) if own[a] for b in (0, 1) if other[b])
@@ -176,21 +176,21 @@ FAMILIES = (
     ),
     Family(
         TextArenaGame("ConnectFour-v0-blind", r"(?:col\s*)?([0-9])", "[col {}]", connect_four, max_turns=42),
-        note="the board is never shown; every move is told to both",
+        note="the board is never shown; both seats read every move",
     ),
     Family(
         TextArenaGame("Nim-v0", r"([0-9])\s+([0-9]|1[01])", "[{} {}]", nim, observation="first_last", max_turns=34),
         ("", "-medium", "-large"),
     ),
     Family(
-        TextArenaGame("SimpleTak-v0", "[0-9]|[1-5][0-9]|6[0-3]", legal=empty_cells, observation="first_last"),
+        TextArenaGame("SimpleTak-v0", "[0-9]|[1-5][0-9]|6[0-3]", legal=numbered_cells, observation="first_last"),
         ("", "-medium", "-large", "-extreme"),
     ),
     Family(
         TextArenaGame(
             "WildTicTacToe-v0",
             r"([xo])\s+([0-8])",
-            capitals,
+            uppercase_move,
             wild_tictactoe,
             observation="first_last",
             max_turns=9,
@@ -202,10 +202,10 @@ FAMILIES = (
             r"([0-8])\s*+,?\s*+([0-8])",
             "[{},{}]",
             quantum_tictactoe,
-            stuck=draw,
+            stuck=no_winner,
             max_turns=60,
         ),
-        note="where a collapse completes a line for both, seat 1 wins",
+        note="if a collapse completes lines of both seats, seat 1 wins",
     ),
     Family(
         TextArenaGame(
@@ -213,9 +213,9 @@ FAMILIES = (
             r"([0-8])\s*+,?\s*+([0-8])",
             "[{} {}]",
             ultimate_tictactoe,
-            stuck=draw,
+            stuck=no_winner,
             observation="first_last",
-            latest=2,  # the board to play in, and the boards
+            latest=2,  # which board to play on, and all boards
             max_turns=81,
         )
     ),
@@ -229,7 +229,7 @@ FAMILIES = (
             max_turns=400,
         ),
         ("", "-tiny", "-small", "-big", "-huge", "-hard"),
-        note="a seat without a move says [skip]",
+        note="a seat without a move plays [skip]",
     ),
     Family(
         TextArenaGame(
@@ -241,7 +241,7 @@ FAMILIES = (
             max_turns=400,
         ),
         ("", "-tiny", "-small", "-large", "-long"),
-        note="only captures go aslant, so a seat may be stuck: the match then ends without a winner",
+        note="a seat without a move ends the match without a winner",
     ),
     Family(
         TextArenaGame(
@@ -251,7 +251,7 @@ FAMILIES = (
             breakthrough,
             max_turns=400,
         ),
-        note="the board is never shown; every move is told to both",
+        note="the board is never shown; both seats read every move",
     ),
     Family(
         TextArenaGame(
@@ -298,7 +298,7 @@ FAMILIES = (
         TextArenaGame(
             "Chopsticks-v0",
             r"(attack)\s+([01])\s+([01])|(split)\s+([0-9]{1,2})\s+([0-9]{1,2})",
-            words,
+            lowercase_move,
             chopsticks,
             observation="first_last",
             max_turns=82,
@@ -310,11 +310,11 @@ FAMILIES = (
         TextArenaGame(
             "ThreePlayerTicTacToe-v0",
             "[0-9]|1[0-9]|2[0-4]",
-            legal=empty_cells,
+            legal=numbered_cells,
             observation="first_last",
             max_turns=25,
             traits=Traits(seats=3, zero_sum=False),
         ),
-        note="the winner has 1 and each of the others -1",
+        note="the return is 1 for the winner and -1 for each of the others",
     ),
 )

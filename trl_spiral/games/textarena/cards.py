@@ -1,4 +1,4 @@
-"""TextArena's games of cards and stakes."""
+"""TextArena's games with cards and stakes. The functions return legal moves from the state of an environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.family import DEALT, Family, capitals, words
+from trl_spiral.games.textarena.family import DEALT, Family, lowercase_move, uppercase_move
 
 
 def kuhn(env: Any) -> tuple[str, ...]:
@@ -16,7 +16,7 @@ def kuhn(env: Any) -> tuple[str, ...]:
 
 
 def card_name(value: int) -> str:
-    """A card of the game of pure strategy, as its observation writes it."""
+    """Return a card as the observations of the game of pure strategy write it."""
     return {1: "A", 11: "J", 12: "Q", 13: "K"}.get(value, str(value))
 
 
@@ -35,7 +35,7 @@ def briscola(env: Any) -> tuple[str, ...]:
 
 
 def german_whist(env: Any) -> tuple[str, ...]:
-    """Any card to lead with; otherwise the suit that was led, if the hand has it."""
+    """Any card as the lead; otherwise cards of the led suit, if the hand has it."""
     state = env.state.game_state
     hand, trick = state["players"][env.state.current_player_id]["hand"], state["current_trick"]
     suit = trick[0][1]["suit"] if trick else None
@@ -44,7 +44,7 @@ def german_whist(env: Any) -> tuple[str, ...]:
 
 
 def golf(env: Any) -> tuple[str, ...]:
-    """Draw or take, then swap with a card of one's own or, unless it was taken, discard."""
+    """Draw or take; then swap with one's own card, or discard a drawn card."""
     state = env.state.game_state
     if state["turn_phase"] == "draw":
         return ("[draw]", "[take]") if state["discard_pile"] else ("[draw]",)
@@ -54,7 +54,7 @@ def golf(env: Any) -> tuple[str, ...]:
 
 
 def _fits(card: str, pile: list[str]) -> bool:
-    """Whether a card goes on a center pile: one rank above the last, which a king stands in for, as it does anywhere."""
+    """Return whether a card fits on a center pile: one rank above the last card. Kings take any rank."""
     ranks = "A23456789JQK"
     if card[0] == "K" or not pile:
         return card[0] in "AK"
@@ -64,10 +64,9 @@ def _fits(card: str, pile: list[str]) -> bool:
 
 def spite_and_malice(env: Any) -> tuple[str, ...]:
     """
-    Plays, discards, and drawing where it brings a card.
+    Plays, discards, and draws if the hand and the deck allow it.
 
-    TextArena also lets a seat draw nothing, for ever and without ending its turn; here a seat that can do nothing else
-    is stuck.
+    TextArena also accepts a draw without effect, any number of times. Here a seat without other moves is stuck.
     """
     own = env.players[env.state.current_player_id]
     tops = [pile[-1] for pile in (own["payoff"], *own["discard"]) if pile]
@@ -80,7 +79,7 @@ def spite_and_malice(env: Any) -> tuple[str, ...]:
 
 
 def fewest_left(env: Any) -> tuple[float, ...]:
-    """How the environment itself decides once neither seat can do anything: by the length of the payoff piles."""
+    """Return the payoffs by the length of the payoff piles, as the environment does if no seat can move."""
     first, second = (len(env.players[seat]["payoff"]) for seat in (0, 1))
     return (1.0, -1.0) if first < second else (-1.0, 1.0) if first > second else (0.0, 0.0)
 
@@ -91,12 +90,12 @@ def _amounts(verb: str, most: int) -> tuple[str, ...]:
 
 
 def _stakes(verb: str, most: int) -> tuple[str, ...]:
-    """`[bet 1]` to `[bet most]`, cut from one long tuple: a seat may have a thousand."""
+    """Return `[bet 1]` to `[bet most]`, sliced from a cached tuple: a seat may have a thousand chips."""
     return _amounts(verb, 1 << max(0, most).bit_length())[: max(0, most)]
 
 
 def indian_poker(env: Any) -> tuple[str, ...]:
-    """What the environment takes: a seat that could not pay its ante can do nothing, not even fold."""
+    """Moves that the environment accepts: without the ante, a seat has no legal move, not even a fold."""
     state, seat = env.state.game_state, env.state.current_player_id
     chips, due = state["player_chips"][seat], state["highest_bet"] - state["current_bets"][seat]
     if chips < 0:
@@ -107,17 +106,16 @@ def indian_poker(env: Any) -> tuple[str, ...]:
 
 
 def most_chips(env: Any) -> tuple[float, ...]:
-    """Indian poker that cannot go on is won by who has more."""
+    """Return the payoffs by the number of chips, for a match of Indian poker that cannot continue."""
     first, second = env.state.game_state["player_chips"].values()
     return (1.0, -1.0) if first > second else (-1.0, 1.0) if first < second else (0.0, 0.0)
 
 
 def poker(env: Any) -> tuple[str, ...]:
     """
-    Folding, checking or calling, and stakes up to all that the seat has.
+    Folds, checks or calls, and stakes up to all chips of the seat.
 
-    TextArena also takes a bet below the one that it should answer, which then counts as answered; here one that faces a
-    bet raises it.
+    TextArena also accepts a bet below the current one as a call. Here only raises are legal after a bet.
     """
     state, seat = env.state.game_state, env.state.current_player_id
     chips, due = state["player_chips"][seat], state["current_bet"] - state["player_bets"][seat]
@@ -132,21 +130,23 @@ FAMILIES = (
     Family(
         TextArenaGame("KuhnPoker-v0", "check|bet|call|fold", legal=kuhn, traits=DEALT),
         ("", "-short", "-medium", "-long", "-extreme"),
-        note="bets are free, and the last round decides; Kuhn-v0 plays by the rules",
+        note="bets are free, and the last round decides; Kuhn-v0 has the true rules",
     ),
     Family(
-        TextArenaGame("IndianPoker-v0", _STAKE, words, indian_poker, stuck=most_chips, max_turns=2500, traits=DEALT),
+        TextArenaGame(
+            "IndianPoker-v0", _STAKE, lowercase_move, indian_poker, stuck=most_chips, max_turns=2500, traits=DEALT
+        ),
         ("", "-short", "-medium", "-long", "-extreme"),
-        note="after a round that was checked, one check ends the next; a seat that cannot pay its ante has lost",
+        note="after a round without bets, one check ends the next; a seat that cannot pay its ante loses",
     ),
     Family(
-        TextArenaGame("Poker-v0", _STAKE, words, poker, max_turns=5000, traits=DEALT),
+        TextArenaGame("Poker-v0", _STAKE, lowercase_move, poker, max_turns=5000, traits=DEALT),
         ("", "-small", "-long", "-extreme"),
-        note="two seats of two to fifteen; equal chips go to seat 1",
+        note="two seats of two to fifteen; with equal chips seat 1 wins",
     ),
     Family(
         TextArenaGame("Briscola-v0", r"play\s+([123])", "[play {}]", briscola, max_turns=40, traits=DEALT),
-        note="two seats of two to four (more raise AttributeError); 60 to 60 goes to seat 0",
+        note="two seats of two to four (more raise AttributeError); with 60 points each seat 0 wins",
     ),
     Family(
         TextArenaGame(
@@ -157,13 +157,13 @@ FAMILIES = (
         TextArenaGame(
             "Golf-v0",
             r"(draw|take|discard)|(swap)\s+([1-3])\s+([1-3])",
-            words,
+            lowercase_move,
             golf,
             max_turns=400,
             traits=DEALT,
         ),
         ("", "-medium"),
-        note="two seats of two to four (more raise AttributeError); equal scores go to seat 0",
+        note="two seats of two to four (more raise AttributeError); with equal scores seat 0 wins",
     ),
     Family(
         TextArenaGame(
@@ -176,29 +176,30 @@ FAMILIES = (
             max_turns=2000,
             traits=DEALT,
         ),
-        note="one card a turn; [draw] only where it brings a card; a seat without a move ends the game: fewest cards left win",
+        note="one card per turn; [draw] is legal only if there is a card to draw; a seat without a move ends the "
+        "game, and the fewest cards left win",
     ),
     Family(
-        TextArenaGame("GameOfPureStrategy-v0", "(a|k|q|j|10|[2-9])", capitals, gops, max_turns=26, traits=DEALT),
+        TextArenaGame("GameOfPureStrategy-v0", "(a|k|q|j|10|[2-9])", uppercase_move, gops, max_turns=26, traits=DEALT),
         simultaneous=True,
     ),
     Family(
         TextArenaGame(
             "ThreePlayerGOPS-v0",
             "(a|k|q|j|10|[2-9])",
-            capitals,
+            uppercase_move,
             gops,
             max_turns=39,
             traits=replace(DEALT, seats=3, zero_sum=False),
         ),
         simultaneous=True,
-        note="two that tie for first have 1 each",
+        note="two seats that tie for first get 1 each",
     ),
     Family(
         TextArenaGame(
             "HighSociety-v0", "[1-9]|1[01]", legal=high_society, observation="full", max_turns=400, traits=DEALT
         ),
         simultaneous=True,
-        note="money left over counts for nothing, whatever the rules say",
+        note="leftover money does not count, unlike in the rules",
     ),
 )

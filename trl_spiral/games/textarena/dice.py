@@ -1,4 +1,4 @@
-"""TextArena's games of dice, hidden boards, and choices made at the same time."""
+"""TextArena's games with dice, hidden boards or simultaneous choices."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 
 from trl_spiral.games.base import Traits
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.family import DEALT, HIDDEN, Family, always
+from trl_spiral.games.textarena.family import DEALT, HIDDEN, TALK, Family, always
 
 
 def battleship(env: Any) -> tuple[str, ...]:
-    """Every square of the other's sea that has not been fired at."""
+    """Squares of the other seat's board that have not been fired at."""
     sea = env.state.game_state["tracking_board"][env.state.current_player_id]
     return tuple(f"[{chr(97 + r)}{c}]" for r, line in enumerate(sea) for c, cell in enumerate(line) if cell == "~")
 
 
 def memory(env: Any) -> tuple[str, ...]:
-    """Pairs of cards that lie face down, the first in reading order first."""
+    """Pairs of face-down cards, each in reading order."""
     return _pairs(env.grid_size, frozenset(env.state.game_state["matched_positions"]))
 
 
-@lru_cache(maxsize=1024)  # a list of up to 2,016 moves, the same from one pair that is found to the next
+@lru_cache(maxsize=1024)  # up to 2,016 moves, unchanged until the next pair is found
 def _pairs(size: int, found: frozenset[tuple[int, int]]) -> tuple[str, ...]:
     cards = [place for place in product(range(size), repeat=2) if place not in found]
     return tuple(f"[{a[0]} {a[1]} {b[0]} {b[1]}]" for a, b in combinations(cards, 2))
@@ -32,9 +32,9 @@ def _pairs(size: int, found: frozenset[tuple[int, int]]) -> tuple[str, ...]:
 
 def liars_dice(env: Any) -> tuple[str, ...]:
     """
-    Bids that raise the number or the face and lower neither, and a call.
+    Bids that raise the quantity or the face and lower neither, and a call.
 
-    TextArena lets bids grow for ever. They end here with as many dice as there are: no higher bid can be true.
+    TextArena does not limit bids. Here the number of dice in play is the highest quantity.
     """
     state = env.state.game_state
     quantity, face = state["current_bid"]["quantity"], state["current_bid"]["face_value"]
@@ -44,19 +44,19 @@ def liars_dice(env: Any) -> tuple[str, ...]:
 
 @cache
 def _bids(quantity: int, face: int, dice: int) -> tuple[str, ...]:
-    """Bids from one on upwards, itself first."""
+    """Return a bid and all higher ones."""
     return tuple(f"[bid: {q}, {f}]" for q in range(quantity, dice + 1) for f in range(face, 7))
 
 
 def _in_order(match: re.Match[str]) -> str:
-    """Two cards, the first in reading order first."""
+    """Return a pair of cards in reading order."""
     a, b, c, d = match.groups()
     first, second = sorted(((a, b), (c, d)))
     return f"[{' '.join(first + second)}]"
 
 
 def three_fields(env: Any) -> tuple[str, ...]:
-    """Every way to spread the units: 231 with 20 of them."""
+    """Allocations of the units to three fields: 231 for 20 units."""
     return _spread(env.num_total_units)
 
 
@@ -71,7 +71,7 @@ def _allocation(units: dict[str, int]) -> str:
 
 
 def read_blotto(match: re.Match[str]) -> str | None:
-    """Fields in their order, the first three with none if they were left out; `None` if one is named twice."""
+    """Return an allocation in the order of fields, with 0 for omitted ones of A to C; `None` for repeated fields."""
     named = re.findall(r"([A-Z])[\s:]*([0-9]+)", match.group().upper())
     units = {field: int(count) for field, count in named}
     if len(units) < len(named):
@@ -94,11 +94,10 @@ def sample_number(env: Any, rng: random.Random) -> str:
 
 
 _ALLOCATION = r"(?:[a-g]\s*(?::\s*)?[0-9]{1,2}[\s,]*)+"
-_UNLISTED = Traits(perfect_information=False, free_text=True)
 
 
 def _short(words: str) -> dict[str, str]:
-    """Words by themselves and by their first letters."""
+    """Return the words by themselves and by their first letters."""
     return {word: word for word in words.split()} | {word[0]: word for word in words.split()}
 
 
@@ -125,7 +124,7 @@ FAMILIES = (
         source="rules",
     ),
     Family(
-        # As in SPIRAL's PigDice-v1. The environment itself ends the game after 50 turns, once the dice change hands.
+        # As in SPIRAL's PigDice-v1. The environment ends the game after 50 turns, at the next change of seats.
         TextArenaGame(
             "PigDice-v0-50",
             "roll|hold",
@@ -146,7 +145,7 @@ FAMILIES = (
             traits=DEALT,
         ),
         ("", "-small", "-large"),
-        note="a bid may lower neither the number nor the face; ours end with the number of dice",
+        note="a bid may lower neither the quantity nor the face; here the number of dice limits bids",
     ),
     Family(
         TextArenaGame(
@@ -209,7 +208,7 @@ FAMILIES = (
     ),
     Family(
         TextArenaGame(
-            "ColonelBlotto-v0-large", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=30, traits=_UNLISTED
+            "ColonelBlotto-v0-large", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=30, traits=TALK
         ),
         source="none",
         simultaneous=True,
@@ -217,7 +216,7 @@ FAMILIES = (
     ),
     Family(
         TextArenaGame(
-            "ColonelBlotto-v0-extreme", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=50, traits=_UNLISTED
+            "ColonelBlotto-v0-extreme", _ALLOCATION, read_blotto, sample=sample_blotto, max_turns=50, traits=TALK
         ),
         source="none",
         simultaneous=True,
@@ -254,7 +253,7 @@ FAMILIES = (
             read_number,
             sample=sample_number,
             max_turns=20,
-            traits=_UNLISTED,
+            traits=TALK,
         ),
         source="none",
         simultaneous=True,

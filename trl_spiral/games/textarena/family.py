@@ -1,4 +1,4 @@
-"""What a row of the catalogue holds, and the forms of moves that many rows share."""
+"""Rows of the catalogue of TextArena's games, and the formats of moves that many rows share."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from trl_spiral.games.textarena.adapter import TextArenaGame
 
 HIDDEN = Traits(perfect_information=False)
 DEALT = Traits(perfect_information=False, stochastic=True)
+TALK = Traits(perfect_information=False, free_text=True)
+DEALT_TALK = Traits(perfect_information=False, stochastic=True, free_text=True)
 
 
 @dataclass(frozen=True)
 class Family:
     """
-    Games that differ in size alone.
+    Games that differ in size only.
 
     Attributes:
         game ([`TextArenaGame`]):
-            One of them; the others have another ending to its name and nothing else.
+            One of the games. The others differ in the suffix of the name only.
         variants (`tuple[str, ...]`, defaults to the game itself):
-            Endings of the names, the game's own (`""`) included.
+            Suffixes of the names, with `""` for `game` itself.
         source (`str`, defaults to `"state"`):
-            Where legal moves come from: the `"state"` of the game, its `"rules"` (the same at every turn),
-            `"decisions"` (listed where a seat decides, free while it talks), or `"none"`.
+            Source of legal moves: the `"state"` of the game, its `"rules"` (the same at every turn), `"decisions"`
+            (listed in decision phases, free text in talk phases), or `"none"`.
         simultaneous (`bool`, defaults to `False`):
-            Whether the seats choose at the same time: they are asked in turn, and none is told of the others' choice.
+            Whether the seats choose simultaneously: they move in turn, and no seat observes the choices of the others.
         note (`str`, *optional*):
-            What TextArena does with the rules that a player would not expect.
+            Rules of TextArena's implementation that a player would not expect.
     """
 
     game: TextArenaGame
@@ -48,21 +50,21 @@ class Family:
         return replace(self.game, name=name)
 
 
-def words(match: re.Match[str]) -> str:
-    """A move of the groups that matched, in lower case with a space between."""
+def lowercase_move(match: re.Match[str]) -> str:
+    """Return a move of the matched groups, in lower case, separated by spaces."""
     return f"[{' '.join(part.lower() for part in match.groups() if part)}]"
 
 
-def capitals(match: re.Match[str]) -> str:
-    """The same in upper case."""
-    return words(match).upper()
+def uppercase_move(match: re.Match[str]) -> str:
+    """Return a move of the matched groups, in upper case, separated by spaces."""
+    return lowercase_move(match).upper()
 
 
 def always(*moves: str) -> Callable[[Any], tuple[str, ...]]:
-    """Legal moves that never change."""
+    """Return a source of constant legal moves."""
     return lambda env: moves
 
 
-def draw(env: Any) -> tuple[float, ...]:
-    """Nobody has won a game that cannot go on."""
+def no_winner(env: Any) -> tuple[float, ...]:
+    """Return the payoffs of a draw."""
     return (0.0,) * int(env.state.num_players)

@@ -1,6 +1,4 @@
-"""
-TextArena's puzzles: games of one seat, which return 1 where they are solved and less where they are not.
-"""
+"""TextArena's puzzles: games of one seat, with a return of 1 if they are solved and less otherwise."""
 
 from __future__ import annotations
 
@@ -8,14 +6,14 @@ from typing import Any
 
 from trl_spiral.games.base import Traits
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.family import Family, capitals
+from trl_spiral.games.textarena.family import Family, uppercase_move
 
 
 PUZZLE = Traits(seats=1, zero_sum=False, lowest=0.0)
 
 
 def tower_of_hanoi(env: Any) -> tuple[str, ...]:
-    """The top disk of a tower, to another that is empty or has a larger one on top."""
+    """Moves of the top disk of a tower to a tower that is empty or has a larger disk on top."""
     towers = env.state.game_state["towers"]
     return tuple(
         f"[{source} {target}]"
@@ -30,13 +28,14 @@ FAMILIES = (
         TextArenaGame(
             "TowerOfHanoi-v0",
             r"([abc])\s*+,?\s*+([abc])",
-            capitals,
+            uppercase_move,
             tower_of_hanoi,
             observation="first_last",
-            max_turns=256,  # none: the environments have caps of their own, of 254 turns at most
+            max_turns=256,  # not reached: the environments have limits of at most 254 turns
             traits=PUZZLE,
         ),
         ("", "-medium", "-hard", "-hardcore", "-extreme"),
-        note="unsolved a turn after twice the fewest moves, it returns the share of disks that stand right on the last tower",
+        note="unsolved one turn after twice the fewest moves, it returns the share of disks that are right on the "
+        "last tower",
     ),
 )

@@ -1,7 +1,7 @@
 """
-TextArena's games in which the seats talk, negotiate or bid: mostly moves that no list can hold.
+TextArena's games in which the seats talk, negotiate or bid. Most of their moves cannot be listed.
 
-Where moves cannot be listed there is a sample instead: one move that the environment takes, for tests and benchmarks.
+Games whose moves cannot be listed have a `sample` function: it returns a move that the environment accepts.
 """
 
 from __future__ import annotations
@@ -13,30 +13,26 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from trl_spiral.games.base import Traits
 from trl_spiral.games.textarena.adapter import TextArenaGame
-from trl_spiral.games.textarena.family import Family
+from trl_spiral.games.textarena.family import DEALT_TALK, TALK, Family
 
-
-TALK = Traits(perfect_information=False, free_text=True)
-DEALT_TALK = Traits(perfect_information=False, stochastic=True, free_text=True)
 
 _BRACKETS = str.maketrans("[]{}", "()()")
 _RESOURCES = ("Wheat", "Wood", "Sheep", "Brick", "Ore")
 
 
-def say(text: str) -> str | None:
+def clean_talk(text: str) -> str | None:
     """
-    Talk as the other seats may read it: one line of printable characters without square or curly brackets.
+    Return talk as one line of printable characters, without square and curly brackets; `None` if nothing is left.
 
-    So it can neither carry a move nor forge a line of the game's own.
+    The result can neither contain a move nor forge a line of the game.
     """
     line = "".join(character for character in " ".join(text.split()) if character.isprintable())
     return line.translate(_BRACKETS).strip() or None
 
 
-def in_turn(phase: str, *moves: str) -> Callable[[Any], tuple[str, ...] | None]:
-    """Legal moves of a game that is listed in one phase and free talk in the others."""
+def in_phase(phase: str, *moves: str) -> Callable[[Any], tuple[str, ...] | None]:
+    """Return a source of legal moves that lists `moves` in `phase`, and `None` in other phases."""
     return lambda env: moves if env.state.game_state["phase"] == phase else None
 
 
@@ -48,30 +44,30 @@ def sample_public(env: Any, rng: random.Random) -> str:
     return f"{{{sample_talk(env, rng)}}}"
 
 
-def guess(env: Any) -> tuple[str, ...] | None:
-    """The last turn of truth and deception names a fact. (TextArena lets a seat name both, and so always win.)"""
+def list_facts(env: Any) -> tuple[str, ...] | None:
+    """The two facts, in the last turn of truth and deception. (TextArena accepts both at once, which always wins.)"""
     return ("[Fact 1]", "[Fact 2]") if env.state.turn == env.state.max_turns - 1 else None
 
 
-def read_guess(match: re.Match[str]) -> str | None:
-    return f"[Fact {match[1]}]" if match[1] else say(match.group())
+def read_fact(match: re.Match[str]) -> str | None:
+    return f"[Fact {match[1]}]" if match[1] else clean_talk(match.group())
 
 
 def read_decision(match: re.Match[str]) -> str | None:
-    """A word that decides in brackets, anything else as talk."""
-    return f"[{match[1].lower()}]" if match[1] else say(match.group())
+    """Return a decision in brackets, and other text as talk."""
+    return f"[{match[1].lower()}]" if match[1] else clean_talk(match.group())
 
 
 def read_public(match: re.Match[str]) -> str | None:
-    """The same where the game publishes what stands in curly brackets: up to 500 characters, so that they fit too."""
+    """Return a decision in square brackets, and other text, up to 500 characters, as public talk in curly brackets."""
     if match[1]:
         return f"[{match[1].upper()}]"
-    said = say(match.group().strip("{}"))
-    return f"{{{said}}}" if said and len(said) <= 500 else None
+    text = clean_talk(match.group().strip("{}"))
+    return f"{{{text}}}" if text and len(text) <= 500 else None
 
 
 def three_decisions(env: Any) -> tuple[str, ...] | None:
-    """A decision for each of the two others."""
+    """Decisions about both other seats."""
     if env.state.game_state["phase"] != "decision":
         return None
     first, second = (seat for seat in range(3) if seat != env.state.current_player_id)
@@ -81,18 +77,18 @@ def three_decisions(env: Any) -> tuple[str, ...] | None:
 
 def read_three_decisions(match: re.Match[str]) -> str | None:
     if match[1] is None:
-        return say(match.group())
+        return clean_talk(match.group())
     first, second = sorted(f"[{match[seat]} {match[seat + 1].lower()}]" for seat in (1, 3))
     return f"{first} {second}"
 
 
 def read_bids(match: re.Match[str]) -> str | None:
-    """One bid an item; a seat that bids for nothing says `[pass]`, and anything else is talk."""
+    """Return one bid per item, `[pass]`, or other text as talk; `None` if an item has two bids."""
     if match[1]:
         return "[pass]"
     bids = re.findall(r"item\s+([0-9])\s*:\s*([0-9]+)", match.group(), re.IGNORECASE) if match[2] else []
     if not bids:
-        return say(match.group())
+        return clean_talk(match.group())
     amounts = {item: int(amount) for item, amount in bids}
     if len(amounts) < len(bids):
         return None
@@ -109,7 +105,7 @@ def sample_bids(env: Any, rng: random.Random) -> str:
 
 
 def read_trade(match: re.Match[str]) -> str | None:
-    """`[Offer: 3 Sheep, 2 Ore -> 5 Brick]`, `[Accept]` or `[Deny]`."""
+    """Return `[Offer: 3 Sheep, 2 Ore -> 5 Brick]`, `[Accept]` or `[Deny]`."""
     if match[1]:
         return f"[{match[1].title()}]"
     sides = match[2].split("->")
@@ -118,7 +114,7 @@ def read_trade(match: re.Match[str]) -> str | None:
 
 
 def _read_resources(text: str) -> str | None:
-    """`3 Sheep, 2 Ore`: every resource once, and at least one of it."""
+    """Return `3 Sheep, 2 Ore`; `None` if a resource is repeated or unknown."""
     items = [re.fullmatch(r"\s*([1-9][0-9]{0,2})\s+([a-z]+?)s?\s*", part, re.IGNORECASE) for part in text.split(",")]
     counts = {item[2].title(): item[1] for item in items if item}
     if len(counts) < len(items) or not counts.keys() <= set(_RESOURCES):
@@ -127,7 +123,7 @@ def _read_resources(text: str) -> str | None:
 
 
 def sample_trade(env: Any, rng: random.Random) -> str:
-    """Accepts what it can pay half the time; otherwise one of what it has for one of anything."""
+    """Return an answer to an open offer with probability 1/2; otherwise an offer of one resource for another."""
     state, seat = env.state.game_state, env.state.current_player_id
     own, offer = state["player_resources"][seat], state["current_offer"]
     if offer and rng.random() < 0.5:
@@ -138,19 +134,19 @@ def sample_trade(env: Any, rng: random.Random) -> str:
 
 
 def ultimatum(env: Any) -> tuple[str, ...]:
-    """Every offer in whole dollars, or the answer to one."""
+    """Offers in whole dollars, or the answers to an offer."""
     if env.state.game_state["phase"] == "responding":
         return ("[accept]", "[reject]")
     return tuple(f"[offer: ${amount}]" for amount in range(env.state.game_state["pool"] + 1))
 
 
 def read_split(match: re.Match[str]) -> str | None:
-    """A share of the two dollars in cents, or an answer; the environment wants both with a capital."""
+    """Return a proposed share of the two dollars, or an answer, capitalized as the environment requires."""
     return f"[Propose] ${float(match[2]):.2f}" if match[2] else f"[{match[1].title()}]"
 
 
 def sample_split(env: Any, rng: random.Random) -> str:
-    """Half the time an answer to the other's proposal, if there is one; otherwise a share that concedes nothing."""
+    """Return an answer to an open proposal with probability 1/2; otherwise the seat's last share, or a random one."""
     seat, offer = env.state.current_player_id, env.current_proposal
     if offer["amount"] is not None and offer["proposer"] != seat and rng.random() < 0.5:
         return rng.choice(("[Accept]", "[Reject]"))
@@ -159,7 +155,7 @@ def sample_split(env: Any, rng: random.Random) -> str:
 
 
 def read_contract(match: re.Match[str]) -> str | None:
-    """Eight letters, one an issue, or an answer."""
+    """Return a proposal of eight letters, one per issue, or an answer."""
     return f"[Propose] {''.join(match[2].split()).upper()}" if match[2] else f"[{match[1].title()}]"
 
 
@@ -175,14 +171,14 @@ FAMILIES = (
             "IteratedPrisonersDilemma-v0",
             r"(cooperate|defect)|(?s:.+)",
             read_decision,
-            in_turn("decision", "[cooperate]", "[defect]"),
+            in_phase("decision", "[cooperate]", "[defect]"),
             sample_talk,
             max_turns=40,
             traits=TALK,
         ),
         source="decisions",
         simultaneous=True,
-        note="the returns only say who has more",
+        note="the returns show only which seat has more",
     ),
     Family(
         TextArenaGame(
@@ -202,7 +198,7 @@ FAMILIES = (
             "PublicGoodsGame-v0",
             r"([0-9]{1,2})|(?s:.{1,502})",
             read_public,
-            in_turn("decision", *(f"[{tokens}]" for tokens in range(21))),
+            in_phase("decision", *(f"[{tokens}]" for tokens in range(21))),
             sample_public,
             max_turns=48,
             traits=replace(TALK, seats=4, zero_sum=False),
@@ -216,7 +212,7 @@ FAMILIES = (
             "MarketEntryGame-v0",
             r"([es])|(?s:.{1,502})",
             read_public,
-            in_turn("decision", "[E]", "[S]"),
+            in_phase("decision", "[E]", "[S]"),
             sample_public,
             max_turns=80,
             traits=replace(TALK, seats=4, zero_sum=False),
@@ -229,8 +225,8 @@ FAMILIES = (
         TextArenaGame(
             "TruthAndDeception-v0",
             r"fact\s*([12])|(?s:.+)",
-            read_guess,
-            guess,
+            read_fact,
+            list_facts,
             sample_talk,
             max_turns=50,
             traits=DEALT_TALK,
@@ -241,8 +237,8 @@ FAMILIES = (
     Family(
         TextArenaGame(
             "SimpleBlindAuction-v0",
-            r"(pass)|(bid\s+on\s+item\s+[0-9]\s*:\s*[1-9][0-9]{0,4}(?:\][\s,]*\[bid\s+on\s+item\s+[0-9]\s*:\s*[1-9][0-9]{0,4})*)"
-            r"|(?s:.+)",
+            r"(pass)|(bid\s+on\s+item\s+[0-9]\s*:\s*[1-9][0-9]{0,4}"
+            r"(?:\][\s,]*\[bid\s+on\s+item\s+[0-9]\s*:\s*[1-9][0-9]{0,4})*)|(?s:.+)",
             read_bids,
             sample=sample_bids,
             max_turns=12,
@@ -251,7 +247,7 @@ FAMILIES = (
         ("", "-quick", "-rich"),
         source="none",
         simultaneous=True,
-        note="a bid is paid even where it loses; what is no bid passes",
+        note="losing bids are paid too; other text passes",
     ),
     Family(
         TextArenaGame(
@@ -264,7 +260,8 @@ FAMILIES = (
         ),
         ("", "-short", "-long"),
         source="none",
-        note="[Deny] leaves an offer open, even for its proposer; one turn more than it says; SimpleNegotiation-v2 mends both",
+        note="[Deny] leaves an offer open, even for its proposer; one turn more than announced; SimpleNegotiation-v2 "
+        "has neither defect",
     ),
     Family(
         TextArenaGame(
@@ -286,7 +283,7 @@ FAMILIES = (
             traits=DEALT_TALK,
         ),
         source="none",
-        note="each seat has secret orders; without the talk that may go with a proposal",
+        note="each seat has secret orders; proposals without talk",
     ),
     Family(
         TextArenaGame(
@@ -298,6 +295,6 @@ FAMILIES = (
             traits=TALK,
         ),
         source="none",
-        note="without the talk that may go with a proposal",
+        note="proposals without talk",
     ),
 )

@@ -1,20 +1,21 @@
-"""TextArena's ids that are not played here, and why, in a word or two that `trl-spiral games` shows."""
+"""TextArena's games that cannot be played, with the reason that the error message of `get_game` gives."""
 
 from __future__ import annotations
 
 
-ONE = "one seat"
-WORDS = "needs nltk's word lists, which it tries to download"
-PYTHON = "needs Python 3.12 (a SyntaxError before), and has not been tried there"
-JUDGE = "needs a judge model behind OpenRouter"
+ONE = "it has one seat and is not adapted"
+WORDS = "it needs nltk's word lists, which it tries to download"
+PYTHON = "it needs Python 3.12 (a SyntaxError in older versions), and has not been tested there"
+JUDGE = "it needs a judge model on OpenRouter"
 FILES = "its data files are missing from TextArena 0.7.4"
-CROWD = "four seats or more, in teams or with votes; not adapted"
+CROWD = "it has four or more seats, in teams or with votes, and is not adapted"
 
-REFUSED: dict[str, str] = {
+UNSUPPORTED: dict[str, str] = {
     id_: why
     for why, families in {
         ONE: (
-            "2048-v0 -ultra-easy -mega-easy -super-easy -very-easy -easy -hard -very-hard -extreme -3x3 -5x5 -6x6 -8x8 -10x10",
+            "2048-v0 -ultra-easy -mega-easy -super-easy -very-easy -easy -hard -very-hard -extreme"
+            " -3x3 -5x5 -6x6 -8x8 -10x10",
             "Bandit-v0 -hard",
             "Blackjack-v0 -long",
             "Countdown-v0",
@@ -50,7 +51,7 @@ REFUSED: dict[str, str] = {
             "SpellingBee-v0 -small -large",
             "WordChains-v0",
         ),
-        f"four seats; {WORDS}": ("Codenames-v0 -hardcore",),
+        f"it has four seats; {WORDS}": ("Codenames-v0 -hardcore",),
         PYTHON: (
             "Checkers-v0 -long",
             "Chess-v0 -long -blind",
@@ -63,9 +64,9 @@ REFUSED: dict[str, str] = {
             "UsedCarNegotiation-v0 -strong-buyer -strong-seller",
         ),
         "its module is missing from TextArena 0.7.4": ("UsedCar-v0-balanced",),
-        "needs the BabyAI-Text package": ("BabyAiText-v0",),
+        "it needs the BabyAI-Text package": ("BabyAiText-v0",),
         "every finished road raises TypeError: `set_winner(player_ids=…)`": ("Tak-v0 -medium -hard",),
-        "shows each seat the other's pieces, and seat 0 cannot win by taking the last one": ("Stratego-v0",),
+        "it shows each seat the other's pieces, and seat 0 cannot win by capturing the last one": ("Stratego-v0",),
         CROWD: (
             "CharacterConclave-v0 -long -extreme",
             "SecretMafia-v0",
@@ -76,4 +77,4 @@ REFUSED: dict[str, str] = {
     for base, *endings in (family.split() for family in families)
     for id_ in (base, *(base + ending for ending in endings))
 }
-"""Why a game is not played, by TextArena's id."""
+"""Reason by TextArena's id."""
