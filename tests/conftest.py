@@ -223,26 +223,6 @@ def vllm_model_dir(made_once) -> str:
 
 
 @pytest.fixture
-def players_in_forks(monkeypatch):
-    """Let `make_tiny_player` work in a fork instead of a new interpreter."""
-    import subprocess
-
-    from tests.helpers import forks
-
-    run = subprocess.run
-
-    def run_or_fork(command, *arguments, check=False, env=None, **keywords):
-        if command[:2] != [sys.executable, "-m"]:
-            return run(command, *arguments, check=check, env=env, **keywords)
-        done = forks.run(command, env=env)
-        if check and done.returncode:
-            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-        return done
-
-    monkeypatch.setattr(subprocess, "run", run_or_fork)
-
-
-@pytest.fixture
 def no_sandbox(monkeypatch):
     """As on a machine that cannot contain programs."""
     from trl_spiral.games.code_game import CodeGame

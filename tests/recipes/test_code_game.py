@@ -20,7 +20,6 @@ def recipe():
     return load_recipe("code_game")
 
 
-@pytest.mark.usefixtures("players_in_forks")
 class TestCodeGame:
     @pytest.mark.parametrize("game", ["CodeGame-v0", "CodeGame-v0-frozen"])
     def test_prints_the_scores_of_each_seat_before_and_after(self, recipe, game, tmp_path, monkeypatch, capsys):

@@ -17,9 +17,6 @@ from trl_spiral.lock import LOCK_FILE
 ROOT = Path(__file__).parents[2]
 
 
-pytestmark = pytest.mark.usefixtures("players_in_forks")
-
-
 def load_recipe(name: str):
     spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)

@@ -118,7 +118,7 @@ class TestTinyPlayer:
         assert len(prompt) <= 24
         assert len(renderer.reply("\\boxed{[4]}")) == 2
 
-    def test_a_move_is_one_token_in_every_game(self, players_in_forks, tmp_path):
+    def test_a_move_is_one_token_in_every_game(self, tmp_path):
         from transformers import AutoTokenizer
 
         games = ("TicTacToe-v0", "Kuhn-v0", "SimpleNegotiation-v2")
