@@ -30,14 +30,25 @@ import torch
 from transformers import ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from trl_spiral import Opponents, SpiralConfig, SpiralParser, SpiralTrainer
-from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.engines.build import build_opponents
-from trl_spiral.games import get_game
+from trl_spiral import (
+    MatchCallback,
+    Opponents,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    build_opponents,
+    check_reference,
+    check_vllm,
+    explicit,
+    get_game,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 from trl_spiral.games.code_game import FROZEN, NAME
-from trl_spiral.machine import explicit, is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
 
 
 GAMES = 500  # per seat and evaluation: the 95% interval of a score is about ±0.09

@@ -29,13 +29,19 @@ import torch
 from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
-from trl_spiral.machine import is_set, parse_for_platform
-from trl_spiral.rewards import REWARD_LIMITS, ExecutionReward, UnitTestReward
-from trl_spiral.sandbox import LocalSandbox
-from trl_spiral.tiny.coder import make_tiny_coder
+from trl_spiral import (
+    AlgorithmConfig,
+    AlgorithmTrainer,
+    ExecutionReward,
+    LocalSandbox,
+    UnitTestReward,
+    is_set,
+    make_tiny_coder,
+    parse_for_platform,
+    reserve_output_dir,
+)
+from trl_spiral.rewards import REWARD_LIMITS
 from trl_spiral.tiny.lessons import Exercise, clumsy_lessons, make_exercises
-from trl_spiral.training.preflight import reserve_output_dir
 
 
 @dataclass

@@ -29,13 +29,17 @@ import torch
 from datasets import Dataset
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from trl_spiral.algorithms import AlgorithmConfig, AlgorithmTrainer
-from trl_spiral.machine import is_set
-from trl_spiral.rewards import TaskReward
-from trl_spiral.tasks import get_task, task_dataset
+from trl_spiral import (
+    AlgorithmConfig,
+    AlgorithmTrainer,
+    TaskReward,
+    get_task,
+    is_set,
+    make_tiny_solver,
+    reserve_output_dir,
+    task_dataset,
+)
 from trl_spiral.tasks.connections import Connections
-from trl_spiral.tiny.solver import make_tiny_solver
-from trl_spiral.training.preflight import reserve_output_dir
 
 
 LAPTOP = dict(

@@ -28,11 +28,21 @@ import torch
 from transformers import ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralParser, SpiralTrainer
-from trl_spiral.callbacks import ExploitabilityCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.machine import explicit, is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
+from trl_spiral import (
+    ExploitabilityCallback,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    check_reference,
+    check_vllm,
+    explicit,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 
 
 # Two players that follow their own gradient circle around an equilibrium. A KL penalty to a slowly moving reference
@@ -133,7 +143,7 @@ def table(grades: ExploitabilityCallback, games: list[str]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for game in games:
-        for entry in grades.curve(game):
+        for entry in grades.curve:
             policy, average, illegal = (
                 entry[f"exploitability/{game}/{name}"]
                 for name in ("exploitability", "average_exploitability", "illegal")

@@ -24,11 +24,20 @@ import torch
 from transformers import ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralParser, SpiralTrainer
-from trl_spiral.callbacks import MatchCallback, SelfPlayProgressCallback, TranscriptCallback
-from trl_spiral.machine import is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_reference, check_vllm, reserve_output_dir
+from trl_spiral import (
+    MatchCallback,
+    SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
+    TinyPlayerRecipe,
+    TranscriptCallback,
+    check_reference,
+    check_vllm,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
+)
 
 
 GAMES = ["TicTacToe-v0", "Kuhn-v0", "SimpleNegotiation-v2"]

@@ -25,16 +25,21 @@ import torch
 from transformers import ProgressCallback
 from trl import ModelConfig, get_peft_config
 
-from trl_spiral import SpiralConfig, SpiralParser, SpiralTrainer
-from trl_spiral.callbacks import (
+from trl_spiral import (
     EntropyScheduleCallback,
     SelfPlayProgressCallback,
+    SpiralConfig,
+    SpiralParser,
+    SpiralTrainer,
     TicTacToeCallback,
+    TinyPlayerRecipe,
     TranscriptCallback,
+    check_fresh_pool,
+    check_vllm,
+    is_set,
+    make_tiny_player,
+    reserve_output_dir,
 )
-from trl_spiral.machine import is_set
-from trl_spiral.tiny.player import TinyPlayerRecipe, make_tiny_player
-from trl_spiral.training.preflight import check_fresh_pool, check_vllm, reserve_output_dir
 
 
 EVAL_TEMPERATURE = 0.25  # for evaluation; training samples at 1.0

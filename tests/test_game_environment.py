@@ -1,4 +1,4 @@
-"""Games as environments of TRL's: by hand, and in a plain `GRPOTrainer` whose tiny model really calls the tool."""
+"""Games as TRL environments: called directly, and in a plain `GRPOTrainer` with a tiny model that calls the tool."""
 
 import logging
 import pickle
@@ -22,19 +22,19 @@ from trl_spiral.types import Ending, Turn
 
 
 def moves(text):
-    """The legal moves that a text of tic-tac-toe lists."""
+    """Return the legal moves that a tic-tac-toe observation lists."""
     return re.findall(r"'(\[\d\])'", text.partition("Available Moves")[2])
 
 
 def play_on(environment, seen, rng):
-    """Random legal moves until the game is over. Returns what the model read last."""
+    """Play random legal moves until the game is over; return the last answer of the tool."""
     while environment.episode is None:
         seen = environment.play(rng.choice(moves(seen)))
     return seen
 
 
 class LeavingPlayer(ScriptedPlayer):
-    """Is gone when it is asked."""
+    """An opponent that fails when it is asked."""
 
     def __init__(self):
         super().__init__("leaver", lambda observation: None)
@@ -44,7 +44,7 @@ class LeavingPlayer(ScriptedPlayer):
 
 
 class TestReset:
-    def test_equal_rows_are_the_same_game(self):
+    def test_equal_rows_start_the_same_game(self):
         environment = GameEnvironment("TicTacToe-v0")
         first, second = (one.reset(prompt=[], seed=5) for one in (environment(), environment()))
 
@@ -52,19 +52,19 @@ class TestReset:
         assert first.startswith("You are Player ") and first.endswith(HOW_TO_MOVE)
         assert environment.reset(seed=5) == first, "nothing but the seed counts where there is one"
 
-    def test_every_seat_is_drawn_about_equally_often(self):
+    def test_seats_are_drawn_uniformly(self):
         environment = GameEnvironment(LastStone())
         seats = [re.search(r"seat (\d)", environment.reset(seed=seed))[1] for seed in range(600)]
 
         # Of 600 fair draws among three, 200 each with a standard deviation of 11.5.
         assert all(140 < seats.count(seat) < 260 for seat in "012")
 
-    def test_a_fixed_seat_is_kept_and_the_opponent_moves_before_it(self):
+    def test_the_opponent_moves_before_a_fixed_second_seat(self):
         environment = GameEnvironment("TicTacToe-v0", seat=1)
 
         assert {len(moves(environment.reset(seed=seed))) for seed in range(8)} == {8}
 
-    def test_rows_without_a_seed_are_told_apart_and_lamented_once(self, caplog):
+    def test_rows_without_a_seed_are_seeded_by_their_columns_with_one_warning(self, caplog):
         environment = GameEnvironment(LastStone(), seat=0)
         with caplog.at_level(logging.WARNING, "trl_spiral"):
             texts = [environment.reset(prompt=[{"role": "user", "content": str(row % 5)}]) for row in range(20)]
@@ -73,18 +73,18 @@ class TestReset:
         assert len(set(texts)) > 1
         assert [record.message.count("GameEnvironment.dataset(1024)") for record in caplog.records] == [1]
 
-    def test_a_seat_that_is_not_there_is_refused(self):
-        with pytest.raises(ValueError, match=r"`seat` \(2\) must be one of TicTacToe-v0's, 0 to 1"):
+    def test_refuses_a_seat_that_does_not_exist(self):
+        with pytest.raises(ValueError, match=r"`seat` \(2\) must be a seat of TicTacToe-v0, 0 to 1"):
             GameEnvironment("TicTacToe-v0", seat=2)
 
-    def test_a_game_that_this_machine_cannot_play_is_refused(self, no_sandbox):
+    def test_refuses_a_game_that_this_machine_cannot_play(self, no_sandbox):
         with pytest.raises(CannotContain, match="Nothing here contains programs"):
             GameEnvironment("CodeGame-v0")
 
 
 class TestPlay:
     @pytest.mark.parametrize("seed", range(6))
-    def test_is_the_game_that_the_referee_plays(self, seed):
+    def test_gives_the_episode_of_the_referee(self, seed):
         environment = GameEnvironment("TicTacToe-v0", seat=seed % 2)
         play_on(environment, environment.reset(seed=seed), random.Random(seed))
         mine = iter([move for seat, move in environment.episode.moves if seat == seed % 2])
@@ -96,7 +96,7 @@ class TestPlay:
         assert list(play([referee(start)])) == [environment.episode]
         assert environment.get_reward() == environment.episode.returns[seed % 2]
 
-    def test_after_the_end_nothing_changes(self):
+    def test_moves_after_the_end_change_nothing(self):
         environment = GameEnvironment("TicTacToe-v0", seat=0)
         last = play_on(environment, environment.reset(seed=0), random.Random(0))
         episode, reward = environment.episode, environment.get_reward()
@@ -116,32 +116,32 @@ class TestPlay:
         assert environment.episode.ending is Ending.ILLEGAL_MOVE
 
     @pytest.mark.parametrize("move", [4, "4", "[4]", r"\boxed{[4]}"])
-    def test_reads_a_move_however_it_is_written(self, move):
+    def test_accepts_a_move_in_different_notations(self, move):
         environment = GameEnvironment("TicTacToe-v0", seat=0)
         environment.reset(seed=0)
 
         assert "[4]" not in moves(environment.play(move))
 
-    def test_a_game_left_unfinished_is_forfeited(self):
+    def test_an_unfinished_game_is_forfeited(self):
         environment = GameEnvironment("TicTacToe-v0", seat=0, forfeit=Forfeit(-1.5, 0.5))
         environment.reset(seed=0)
         environment.play("[4]")
 
         assert environment.get_reward() == -1.5
 
-    def test_which_is_no_cheaper_than_the_rules(self):
+    def test_an_unfinished_game_costs_at_least_the_worst_result(self):
         environment = GameEnvironment("Leduc-v0", seat=0)
         environment.reset(seed=0)
 
         assert environment.get_reward() == -13.0
 
-    def test_a_game_that_broke_has_no_reward(self):
+    def test_a_game_that_was_broken_off_has_no_reward(self):
         environment = GameEnvironment("TicTacToe-v0", opponent=LeavingPlayer(), seat=1)
 
         assert environment.reset(seed=0) == "The game is over: it was broken off and does not count."
         assert environment.get_reward() is None
 
-    def test_three_seats(self):
+    def test_plays_a_game_with_three_seats(self):
         environment = GameEnvironment(LastStone(), seat=1)
         for seed in range(12):
             environment.reset(seed=seed)
@@ -152,13 +152,13 @@ class TestPlay:
             assert environment.episode.players == ("random", "policy", "random")
             assert environment.get_reward() == (1.0 if won else -0.5)
 
-    def test_before_a_game_there_is_nothing_to_play(self):
+    def test_refuses_a_move_before_the_first_reset(self):
         with pytest.raises(ValueError, match="Call `reset` first"):
             GameEnvironment("TicTacToe-v0").play("[4]")
 
 
 class TestOpponentsWithAnEngine:
-    def test_are_answered_by_it(self):
+    def test_get_replies_from_the_engine(self):
         engine = EchoEngine()
         environment = GameEnvironment(LastStone(), opponent=AskingPlayer(), engine=engine, seat=0)
         environment.reset(seed=0)
@@ -166,7 +166,7 @@ class TestOpponentsWithAnEngine:
 
         assert engine.answered == 2
 
-    def test_may_stand_behind_an_address(self):
+    def test_can_be_endpoints(self):
         with CompletionsServer() as server:
             engine = EndpointEngine(server.url, "guest", api_key_env=None)
             environment = GameEnvironment("TicTacToe-v0", EndpointPlayer("guest"), seat=1, engine=engine)
@@ -176,7 +176,7 @@ class TestOpponentsWithAnEngine:
         assert environment.opponent.name == "guest"
         assert "[4]" not in moves(seen)
 
-    def test_what_goes_wrong_in_the_tool_is_raised_where_TRL_does_not_swallow_it(self):
+    def test_an_error_in_the_tool_is_raised_again_by_get_reward(self):
         environment = GameEnvironment("TicTacToe-v0", opponent=AskingPlayer(), seat=0)
         environment.reset(seed=0)
         with pytest.raises(ValueError, match="'asking' asks an engine"):
@@ -187,7 +187,7 @@ class TestOpponentsWithAnEngine:
 
 
 class TestCopies:
-    def test_each_plays_its_own_game(self):
+    def test_each_plays_a_game_of_its_own(self):
         environment = GameEnvironment("TicTacToe-v0", seat=0)
         environment.reset(seed=0)
         other = environment()
@@ -198,7 +198,7 @@ class TestCopies:
         assert other.episode is None
 
     @pytest.mark.parametrize("game", ["TicTacToe-v0", "ConnectFour-v0", "PigDice-v0-50"])
-    def test_survive_a_pickle_without_the_game_under_way(self, game):
+    def test_can_be_pickled_without_a_running_game(self, game):
         environment = GameEnvironment(game, seat=0, forfeit=Forfeit(-2.0, 1.0))()
         seen = environment.reset(seed=3)
         other = pickle.loads(pickle.dumps(environment))
@@ -233,7 +233,7 @@ RESPONSE_TEMPLATE = {
 
 
 def conversations(environment, games):
-    """Games of a random player as chats with tool calls, which end with the end of the game."""
+    """Return games of a random player as chats with tool calls, up to the end of the game."""
     for seed in range(games):
         rng = random.Random(seed)
         seen = environment.reset(seed=seed)
@@ -250,7 +250,7 @@ def conversations(environment, games):
 
 @pytest.fixture(scope="module")
 def tool_caller():
-    """A tiny model that has learned, in a few seconds, to call the tool with a move, and its tokenizer."""
+    """Train a tiny model for a few seconds to call the tool with a move; return it and its tokenizer."""
     import torch
 
     environment = GameEnvironment(LastStone())

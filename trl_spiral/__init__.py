@@ -1,7 +1,8 @@
 """
 Self-play for language models on TRL.
 
-Importing this package loads neither torch nor TextArena: names are looked up when they are first used.
+Every public name can be imported from here. Importing this package loads neither torch nor TextArena: each name is
+looked up when it is first used.
 """
 
 from __future__ import annotations
@@ -12,63 +13,89 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_EXPORTS = {
-    "AlgorithmConfig": "algorithms",
-    "AlgorithmTrainer": "algorithms",
-    "BatchMean": "selfplay.advantages",
-    "BubblewrapSandbox": "sandbox",
-    "Ending": "types",
-    "EndpointEngine": "engines.http.openai",
-    "EndpointPlayer": "players.endpoint",
-    "Episode": "types",
-    "EquilibriumPlayer": "players",
-    "ExecutionReward": "rewards",
-    "Forfeit": "selfplay.referee",
-    "Game": "games",
-    "GameEnvironment": "game_environment",
-    "GroupMean": "selfplay.advantages",
-    "HumanPlayer": "players",
-    "LocalSandbox": "sandbox",
-    "MCTSPlayer": "players",
-    "Match": "games",
-    "MinimaxPlayer": "players",
-    "Observation": "types",
-    "OpponentPool": "opponents",
-    "Opponents": "opponents",
-    "Player": "players",
-    "PolicyPlayer": "players",
-    "PositionValues": "selfplay.position_values",
-    "PreemptionCallback": "callbacks.preemption",
-    "RandomPlayer": "players",
-    "Reply": "types",
-    "Request": "types",
-    "ReturnsOnly": "selfplay.advantages",
-    "RoleBaseline": "selfplay.advantages",
-    "Router": "engines.router",
-    "Sampling": "types",
-    "ScriptedPlayer": "players",
-    "ServerEngine": "engines.http.vllm_server",
-    "ServerLost": "engines.http.client",
-    "SelfPlayRollout": "rollout_func",
-    "SelfPlaySettings": "selfplay.settings",
-    "SpiralConfig": "training.config",
-    "SpiralParser": "training.options",
-    "SpiralTrainer": "training.trainer",
-    "Start": "selfplay.referee",
-    "Task": "tasks",
-    "TaskReward": "rewards",
-    "Traits": "games",
-    "Trajectory": "types",
-    "Turn": "types",
-    "UnitTestReward": "rewards",
-    "get_game": "games",
-    "get_task": "tasks",
-    "play": "selfplay.referee",
-    "referee": "selfplay.referee",
-    "register_game": "games",
-    "register_task": "tasks",
-    "task_dataset": "tasks",
+_NAMES = {
+    # Training
+    "training.config": ["SpiralConfig"],
+    "training.options": ["SpiralParser"],
+    "training.trainer": ["SpiralTrainer"],
+    "training.preflight": ["check_fresh_pool", "check_reference", "check_vllm", "reserve_output_dir"],
+    "rollout_func": ["SelfPlayRollout"],
+    "game_environment": ["GameEnvironment"],
+    "algorithms": ["AlgorithmConfig", "AlgorithmTrainer"],
+    "machine": ["explicit", "is_set", "parse_for_platform"],
+    "callbacks": [
+        "CollapseCallback",
+        "EntropyScheduleCallback",
+        "ExploitabilityCallback",
+        "GradingCallback",
+        "LiveCallback",
+        "MBPPArguments",
+        "MBPPCallback",
+        "MBPPParser",
+        "MatchCallback",
+        "MathCallback",
+        "OpponentPoolCallback",
+        "PreemptionCallback",
+        "SelfPlayProgressCallback",
+        "TicTacToeCallback",
+        "TranscriptCallback",
+    ],
+    # Self-play
+    "selfplay.advantages": ["AdvantageEstimator", "BatchMean", "GroupMean", "ReturnsOnly", "RoleBaseline"],
+    "selfplay.position_values": ["PositionValues"],
+    "selfplay.curriculum": ["Curriculum", "LinearCurriculum"],
+    "selfplay.settings": ["SelfPlaySettings"],
+    "selfplay.matchmaking": ["Matchmaker"],
+    "selfplay.referee": ["Forfeit", "Start", "play", "referee"],
+    "opponents": ["OpponentPool", "Opponents", "pool_from_checkpoints", "pool_from_hub"],
+    "types": ["Ending", "Episode", "Observation", "Reply", "Request", "Sampling", "Trajectory", "Turn"],
+    "text.prompts": ["PromptRenderer"],
+    # Games and players
+    "games": ["Game", "Match", "Traits", "get_game", "register_game"],
+    "games.textarena.adapter": ["register_engines"],
+    "players": [
+        "EndpointPlayer",
+        "EquilibriumPlayer",
+        "HumanPlayer",
+        "MCTSPlayer",
+        "MinimaxPlayer",
+        "Player",
+        "PolicyPlayer",
+        "RandomPlayer",
+        "ScriptedPlayer",
+        "scripted_player",
+    ],
+    # Engines
+    "engines.http.client": ["ServerLost"],
+    "engines.http.openai": ["EndpointEngine"],
+    "engines.http.vllm_server": ["ServerEngine"],
+    "engines.build": ["build_opponents", "build_players", "read_names", "saved_player"],
+    "engines.policies": ["Router"],
+    # Tasks, rewards and sandboxes
+    "tasks": ["Problem", "Score", "Task", "get_task", "read_answer", "register_task", "task_dataset"],
+    "rewards": ["ExecutionReward", "TaskReward", "UnitTestReward"],
+    "sandbox": ["BubblewrapSandbox", "CannotContain", "Job", "Limits", "LocalSandbox", "Sandbox", "Trial"],
+    # Evaluation
+    "evaluation.matches": ["MatchReport", "evaluate_matches", "match_table", "play_matches"],
+    "evaluation.exact.exploitability": [
+        "StrategyPlayer",
+        "average_strategy",
+        "best_responder",
+        "best_responses",
+        "exploitability",
+        "nash_conv",
+    ],
+    "evaluation.exact.policy_tables": ["read_policy_table"],
+    "evaluation.problems.math_sets": ["MathSet"],
+    "engines.local.strategies": ["language_model_strategy"],
+    # Tiny models, for tests and quick starts
+    "tiny.coder": ["make_tiny_coder"],
+    "tiny.player": ["TinyPlayerRecipe", "make_tiny_player"],
+    "tiny.solver": ["make_tiny_solver"],
 }
+"""Public names by module."""
+
+_EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *_EXPORTS]
 

@@ -1,8 +1,8 @@
 """
-`GameEnvironment`: any game as an environment of TRL's, for a plain `GRPOTrainer` whose model calls tools.
+`GameEnvironment`: any game as a TRL environment, for a plain `GRPOTrainer` whose model calls tools.
 
-One seat is the model's, which moves by calling `play`; players of ours fill the others. The game itself is the `referee`'s,
-here as everywhere: what is added is the pause while TRL generates.
+The model has one seat and moves by calling `play`; our players fill the others. The `referee` runs the game, as
+everywhere in this package. This module adds the pause while TRL generates.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from trl_spiral.types import POLICY, Ending, Episode, Observation, Turn, has_won
 logger = get_logger(__name__)
 
 HOW_TO_MOVE = "Make each of your moves by calling the tool `play`, until it tells you that the game is over."
-"""What the model reads after the first observation."""
+"""Instruction after the first observation."""
 
-# Sits where the model does. Its turns come in by `GameEnvironment.play`, so nobody ever asks it.
+# Placeholder in the seat of the model. Its turns come from `GameEnvironment.play`, so it is never asked.
 _MODEL = ScriptedPlayer(POLICY, lambda observation: None)
 
 
 class GameEnvironment:
     """
-    One seat of a game, as an environment of TRL's; called, it makes another, so it is its own factory.
+    One seat of a game as a TRL environment, and a factory: a call returns another environment of the same game.
 
     ```python
     environment = GameEnvironment("TicTacToe-v0", opponent="random")
@@ -47,30 +47,30 @@ class GameEnvironment:
     )
     ```
 
-    The reward is the seat's return. Rows of the data set tell the games apart: a row's `seed` decides the deal, the seat and
-    whatever the opponents draw, so that a group of GRPO's, which shares a row, compares like with like.
+    The reward is the return of the seat. The `seed` of a dataset row determines the deal, the seat and the random
+    choices of the opponents. The completions of a GRPO group share a row, so they start from the same position.
 
-    An illegal move ends the game and costs the forfeit. So does leaving it unfinished: otherwise, to stop in time would be
-    the way never to lose. Opponents that ask an engine are answered one game at a time, since TRL runs tools one by one.
+    An illegal move ends the game and costs the forfeit. So does an unfinished game: otherwise a model could avoid
+    losing by stopping. Engines of opponents serve one game at a time, since TRL runs tools one by one.
 
     Args:
         game (`str` or [`~games.Game`]):
-            What is played.
+            Game to play.
         opponent (`str` or [`~players.Player`], defaults to `"random"`):
-            Fills every other seat: a scripted player by name, or any player.
+            Player in every other seat: the name of a scripted player, or any player.
         seat (`int`, *optional*):
-            The model's seat; by default each row's seed draws one, each as likely as another.
+            Seat of the model. By default, each row's seed draws one uniformly.
         engine ([`~selfplay.referee.Engine`], *optional*):
-            Answers an opponent that asks one: `EndpointEngine` for an `EndpointPlayer`.
+            Engine of the opponent, if it needs one: `EndpointEngine` for an `EndpointPlayer`.
         forfeit ([`~selfplay.referee.Forfeit`], *optional*):
-            What an illegal move or an unfinished game costs.
+            Returns after an illegal move or an unfinished game.
 
     Attributes:
         episode ([`~types.Episode`], *optional*):
-            The game, once it has ended, for reward functions that want more than its return.
+            The episode once it has ended, for reward functions that need more than its return.
 
     Raises:
-        ValueError: If there is no such game, player or seat.
+        ValueError: If the game, the player or the seat does not exist.
         RuntimeError: If the game cannot be played on this machine.
     """
 
@@ -88,8 +88,8 @@ class GameEnvironment:
         self.opponent = scripted_player(opponent, self.game) if isinstance(opponent, str) else opponent
         if seat is not None and not 0 <= seat < self.game.traits.seats:
             raise ValueError(
-                f"`seat` ({seat}) must be one of {self.game.name}'s, 0 to {self.game.traits.seats - 1}. Leave it out to sit "
-                "in each of them equally often."
+                f"`seat` ({seat}) must be a seat of {self.game.name}, 0 to {self.game.traits.seats - 1}. Leave it out "
+                "to draw a seat for each game."
             )
         self.seat = seat
         self.engine = engine
@@ -97,24 +97,24 @@ class GameEnvironment:
         self._begin(None)
 
     def __call__(self) -> GameEnvironment:
-        """Another environment for the same game, in which nothing has been started."""
+        """Return another environment of the same game, with no game started."""
         other = object.__new__(type(self))
         other.__dict__.update(vars(self))
         other._begin(None)
         return other
 
-    @classmethod  # TRL takes every plain function for a tool
+    @classmethod  # TRL uses every plain method as a tool
     def dataset(cls, rows: int, seed: int = 0, prompt: str = "") -> Dataset:
         """
-        A data set of `rows` games: TRL repeats each for a group, and puts the game's first observation after `prompt`.
+        Return a dataset of `rows` games. TRL repeats each for a group, and appends the first observation to `prompt`.
 
         Args:
             rows (`int`):
-                How many games there are.
+                Number of games.
             seed (`int`, defaults to `0`):
-                Another one gives other games.
-            prompt (`str`, defaults to nothing):
-                What the model reads before the observation.
+                Seed of the games.
+            prompt (`str`, *optional*):
+                Text before the observation. Default: none.
         """
         seeds = [derive_seed(seed, "environment", row) for row in range(rows)]
         return Dataset.from_dict({"prompt": [[{"role": "user", "content": prompt}]] * rows, "seed": seeds})
@@ -125,17 +125,17 @@ class GameEnvironment:
         self._failure: Exception | None = None
         self.episode: Episode | None = None
 
-    # ---- what TRL calls ----
+    # ---- called by TRL ----
     def reset(self, **row: Any) -> str:
         """
-        Starts the game of a row.
+        Start the game of a row.
 
         Args:
             row (`Any`):
-                The row's columns. Its `seed` decides everything that is drawn; without one, all columns together do.
+                Columns of the row. Its `seed` determines all random choices; without one, all columns together do.
 
         Returns:
-            `str`: What the seat sees when it is asked for its first move, and how to answer.
+            `str`: The observation before the first move of the seat, and how to move.
         """
         if "seed" not in row:
             _warn_of_rows_without_seed(self.game.name)
@@ -171,7 +171,7 @@ class GameEnvironment:
             raise ValueError(f"No game of {self.game.name} has been started. Call `reset` first.")
         if self.episode is not None:
             return f"You cannot move any more. {self._verdict()}"
-        text = str(move)  # a model may well write a number
+        text = str(move)  # models also write numbers
         action = None if self._asked is None else read_move(self._asked, text)
         try:
             self._advance(Turn(action=action, text=text))
@@ -182,10 +182,10 @@ class GameEnvironment:
 
     def get_reward(self) -> float | None:
         """
-        The seat's return, the forfeit if the game was left unfinished, and `None` if it broke.
+        Return the return of the seat, the forfeit if the game is unfinished, or `None` if it was broken off.
 
         Raises:
-            Exception: Whatever went wrong in `play`: TRL has shown it to the model alone, as if that could mend it.
+            Exception: The error that `play` raised, if any. TRL has shown it only to the model.
         """
         if self._failure is not None:
             raise self._failure
@@ -195,13 +195,13 @@ class GameEnvironment:
 
     # ---- the game ----
     def _advance(self, turn: Turn | None) -> None:
-        """Sends this seat's turn into the game, and lets the others play until it is asked again or the game has ended."""
+        """Apply the turn of this seat, and let the others play until it is this seat's turn or the game has ended."""
         self._asked = None
-        # `play` asks opponents and their engine, and does not mind a game that ends without an episode, for the moment.
+        # `play` asks the opponents and their engine, and accepts a generator that returns no episode.
         list(play([cast(Playing, self._until_asked(turn))], self.engine))
 
     def _until_asked(self, turn: Turn | None) -> Generator[Ask, Turn, None]:
-        """The part of the game between two questions to this seat."""
+        """Run the game from one observation of this seat to the next."""
         assert self._playing is not None, "a game has been started"
         while True:
             try:
@@ -215,7 +215,7 @@ class GameEnvironment:
             turn = yield ask
 
     def _verdict(self) -> str:
-        """How the game ended, for the model."""
+        """Return the result of the game for the model."""
         assert self.episode is not None, "the game has ended"
         episode, mine = self.episode, self.episode.returns[self._place] + 0.0  # never "-0"
         if episode.ending.is_broken:
@@ -231,14 +231,14 @@ class GameEnvironment:
         return f"The game is over: {how}. Your return is {mine:g}."
 
     def __reduce__(self) -> tuple[type[GameEnvironment], tuple[Any, ...]]:
-        # Games and players are made anew from their names, and a game under way, which is a generator, stays here.
+        # A running game is a generator, which cannot be pickled: the copy starts without one.
         return type(self), self._made_of
 
 
 @functools.cache
 def _warn_of_rows_without_seed(game: str) -> None:
     logger.warning(
-        "Rows without a `seed` are told apart by their columns, and equal ones play the same game of %s from the same seat "
-        "against the same moves. `train_dataset=GameEnvironment.dataset(1024)` has as many games as you like.",
+        "Rows without a `seed` are seeded by their columns: rows with equal columns play the same game of %s, with "
+        "the same deal, seat and opponent. Use `train_dataset=GameEnvironment.dataset(1024)`, which has seeds.",
         game,
     )

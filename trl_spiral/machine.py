@@ -1,7 +1,7 @@
 """
-Settings that depend on the machine, for whoever has not set them: precision, batch size, reporting.
+Defaults that depend on the machine: precision, batch size, reporting.
 
-The order of precedence is argument > environment > YAML > platform default > the recipe's own default. Nothing here asks the network.
+Precedence: argument > environment > YAML > machine > the recipe's own default. Nothing here uses the network.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 
 AMPLE_MEMORY = 39.0
 """
-GiB from which a recipe's batch fits as it is: an A100 of "40 GB" reports 39.4. Eight rows of 1,024 tokens have 4.6 GiB of float32
-logits over Qwen2.5's 151,936 tokens, of which a step holds several copies, beside 6 GiB of weights. Reckoned, not measured.
+GPU memory in GiB that fits a recipe's batch: an A100 of "40 GB" reports 39.4. Computed, not measured: eight rows of
+1,024 tokens have 4.6 GiB of float32 logits over Qwen2.5's 151,936 tokens. A step holds several copies of them, and 6
+GiB of weights.
 """
 
 KERNELS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "VLLM_BATCH_INVARIANT")
-"""Environment variables that choose among kernels, which round differently."""
+"""Environment variables that select kernels, which round differently."""
 
 LIBRARIES = (
     "trl-spiral",
@@ -37,7 +38,7 @@ LIBRARIES = (
     "tokenizers",
     "textarena",
 )
-"""Libraries whose version may change a run's numbers."""
+"""Libraries whose version can change the numbers of a run."""
 
 _PRECISION = ("bf16", "fp16", "use_cpu")
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -48,15 +49,15 @@ _UNSET = object()
 @dataclass(frozen=True, slots=True)
 class Device:
     """
-    What a process trains on.
+    Device that a process trains on.
 
     Attributes:
         kind (`str`):
-            `"cpu"`, `"cuda"`, or what torch calls another accelerator.
+            `"cpu"`, `"cuda"`, or torch's name of another accelerator.
         capability (`tuple[int, int]`, *optional*):
             Compute capability of a CUDA device: (7, 0) is a V100, (7, 5) a T4, (8, 0) an A100.
         memory (`float`, defaults to `inf`):
-            Of a CUDA device, in GiB; unknown by default, so that no batch is divided for want of it.
+            Memory of a CUDA device in GiB. If it is unknown (the default), no batch is divided because of it.
     """
 
     kind: str
@@ -65,7 +66,7 @@ class Device:
 
 
 def this_device() -> Device:
-    """The device of this process, as torch sees it."""
+    """Return the device of this process, as torch reports it."""
     import torch
 
     if torch.cuda.is_available():
@@ -77,7 +78,9 @@ def this_device() -> Device:
 
 def describe_machine(processes: int) -> dict[str, Any]:
     """
-    Return what a run's numbers depend on beside its settings: two runs of one seed are equal where all of it is.
+    Return the properties of the machine that the numbers of a run depend on.
+
+    Two runs with the same seed and settings are equal if these properties are.
 
     Args:
         processes (`int`):
@@ -85,7 +88,7 @@ def describe_machine(processes: int) -> dict[str, Any]:
 
     Returns:
         `dict[str, Any]`: `processes`, `threads`, `architecture`, `cpu` (the instruction set that torch's kernels use),
-        `accelerator`, and under `environment` the variables that choose kernels, where they are set.
+        `accelerator`, and `environment` with the variables that select kernels, if set.
     """
     import torch
 
@@ -100,7 +103,7 @@ def describe_machine(processes: int) -> dict[str, Any]:
 
 
 def describe_versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed libraries that a run's numbers depend on."""
+    """Return the versions of Python and of the installed libraries that the numbers of a run depend on."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -112,21 +115,22 @@ def platform_defaults(
     recipe: Mapping[str, Any], given: Mapping[str, Any] | None = None, device: Device | None = None
 ) -> dict[str, Any]:
     """
-    A recipe's settings, fitted to the machine. For `TrlParser.set_defaults`.
+    Return a recipe's settings, adapted to the machine, for `TrlParser.set_defaults`.
 
-    Without an accelerator, float32 on the CPU. On a GPU of compute capability 8 or more (A100) bfloat16, below it (V100, T4)
-    float16 and at most half the batch. Less memory than `AMPLE_MEMORY` halves the batch until it is in proportion; each halving
-    doubles `gradient_accumulation_steps`, so that a step sees as many rows. A `per_device_eval_batch_size` of the recipe's is divided
-    alike, down to `num_generations`. Where the Hub is off limits (`HF_HUB_OFFLINE`), nothing is
-    reported to anybody.
+    - Without an accelerator: float32 on the CPU.
+    - CUDA with compute capability 8 or higher (A100): bfloat16. Below (V100, T4): float16 and at most half the batch.
+    - With less memory than `AMPLE_MEMORY`, the batch size is halved until it fits. Each halving doubles
+      `gradient_accumulation_steps`, so that a step has the same number of rows. The recipe's
+      `per_device_eval_batch_size` is divided alike, but not below `num_generations`.
+    - With `HF_HUB_OFFLINE`, `report_to` is `"none"`.
 
     Args:
         recipe (`Mapping[str, Any]`):
             The recipe's own settings.
         given (`Mapping[str, Any]`, *optional*):
-            What was asked for explicitly. It is not part of what is returned, and nothing is returned that contradicts it.
+            Settings that the user has set. They are not returned, and no returned setting contradicts them.
         device ([`Device`], *optional*):
-            What is trained on; by default [`this_device`].
+            Device to train on. Default: [`this_device`].
 
     Returns:
         `dict[str, Any]`: Settings by name.
@@ -150,26 +154,26 @@ def platform_defaults(
 
 def parse_for_platform(parser: Any, arguments: Sequence[str], recipe: Mapping[str, Any]) -> tuple[Any, ...]:
     """
-    `parser.parse_args_and_config(arguments)`, with a recipe's settings fitted to the machine for what is not set explicitly.
+    Return `parser.parse_args_and_config(arguments)`, with defaults from the recipe and the machine.
 
-    The environment has its say through `accelerate launch`, whose `--mixed_precision` and `--cpu` arrive as
-    `ACCELERATE_MIXED_PRECISION` and `ACCELERATE_USE_CPU`. Which precision is one question: `--bf16 True` is also an answer to what
-    a YAML file or this machine says about `fp16`.
+    The environment is that of `accelerate launch`, whose `--mixed_precision` and `--cpu` set
+    `ACCELERATE_MIXED_PRECISION` and `ACCELERATE_USE_CPU`. Precision is one setting: `--bf16 True` overrides `fp16` of
+    a YAML file and of the machine.
 
     Args:
         parser ([`~trl.TrlParser`]):
-            For a training configuration, and whatever else the recipe has.
+            Parser of a training configuration, and of other dataclasses of the recipe.
         arguments (`Sequence[str]`):
-            Of the command line, `--config FILE` perhaps among them.
+            Arguments of the command line, with or without `--config FILE`.
         recipe (`Mapping[str, Any]`):
             The recipe's own settings.
 
     Returns:
-        `tuple`: What the parser returns.
+        `tuple`: The dataclasses that the parser returns.
     """
     given: dict[str, Any] = {}
     file = _from_yaml(arguments)
-    parser.set_defaults_with_config(**file)  # before any look at the arguments, some of which it makes optional
+    parser.set_defaults_with_config(**file)  # first, since it makes required arguments optional
     named = _from_arguments(parser, arguments, [*_PRECISION, *_BATCH, _EVALUATION, "num_generations"])
     for level in (file, _from_environment(), named):
         for one, other in (("bf16", "fp16"), ("fp16", "bf16")):
@@ -177,30 +181,30 @@ def parse_for_platform(parser: Any, arguments: Sequence[str], recipe: Mapping[st
                 given[other] = False
         given |= level
     parser.set_defaults(**platform_defaults(recipe, given))
-    # In front of the arguments, where they are above the YAML file and below whatever follows.
+    # Before the arguments: these override the YAML file, and later arguments override these.
     settled = [f"--{name}={given[name]}" for name in _PRECISION if name in given]
     return tuple(parser.parse_args_and_config([*settled, *arguments]))
 
 
 def explicit(parser: Any, arguments: Sequence[str], name: str) -> Any:
     """
-    What something is set to explicitly, in whatever spelling on the command line or in the YAML file of `--config`, or `None`.
+    Return the value of a setting on the command line or in the YAML file of `--config`; `None` if it is not set.
 
-    For recipes whose other settings depend on it, as on `games`.
+    For recipes in which other settings depend on it, as on `games`.
 
     Args:
         parser ([`~trl.TrlParser`]):
-            Which knows the name.
+            Parser that has the setting.
         arguments (`Sequence[str]`):
-            Of the command line.
+            Arguments of the command line.
         name (`str`):
-            Of a setting.
+            Name of the setting.
     """
     return _from_arguments(parser, arguments, [name]).get(name, _from_yaml(arguments).get(name))
 
 
 def is_set(parser: Any, arguments: Sequence[str], name: str) -> bool:
-    """Whether something is set explicitly, as on `model_name_or_path` much depends. Arguments are those of [`explicit`]."""
+    """Return whether a setting has a value on the command line or in the YAML file. Arguments as in [`explicit`]."""
     return explicit(parser, arguments, name) is not None
 
 
@@ -214,13 +218,13 @@ def _fitting_batch(settings: Mapping[str, Any], memory: float, old: bool) -> dic
         parts //= 2
     fitting = dict(zip(_BATCH, (batch // parts, accumulation * parts), strict=True))
     if _EVALUATION in settings:
-        group = int(settings.get("num_generations", 1))  # TRL wants whole groups in a batch
+        group = int(settings.get("num_generations", 1))  # TRL requires whole groups in a batch
         fitting[_EVALUATION] = max(int(settings[_EVALUATION]) // parts // group, 1) * group
     return fitting
 
 
 def _from_yaml(arguments: Sequence[str]) -> dict[str, Any]:
-    """What the file of `--config` sets; `TrlParser` reads it once more and complains of what is wrong with it."""
+    """Return the settings in the file of `--config`. `TrlParser` reads it again, and reports errors in it."""
     import yaml
 
     if "--config" not in arguments[:-1]:
@@ -231,7 +235,7 @@ def _from_yaml(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _from_environment() -> dict[str, Any]:
-    # `accelerate launch` writes "no" and "False" itself where nobody said anything, so these say nothing here.
+    # `accelerate launch` sets "no" and "False" by default, so these are no explicit settings.
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
     found = {precision: True} if precision in ("bf16", "fp16") else {}
     if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
@@ -240,7 +244,7 @@ def _from_environment() -> dict[str, Any]:
 
 
 def _from_arguments(parser: Any, arguments: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """What the command line sets of these. Argparse leaves alone whatever is in the namespace already, unless an argument names it."""
+    """Return the values of these settings on the command line. Argparse keeps the other values of a namespace."""
     from argparse import Namespace
 
     found, _ = parser.parse_known_args(list(arguments), Namespace(**dict.fromkeys(names, _UNSET)))

@@ -1,6 +1,7 @@
 """
-The package's callbacks in trainers that are TRL's own: `SFTTrainer`, `GRPOTrainer` with its own generation, and the same
-with our roll-out. `tests/opponents/test_pool_training.py` and `tests/recipes/test_recipes.py` see them in `SpiralTrainer`.
+Callbacks in trainers of TRL: `SFTTrainer`, `GRPOTrainer` with its own generation, and `GRPOTrainer` with our rollout.
+
+`tests/opponents/test_pool_training.py` and `tests/recipes/test_recipes.py` test them in `SpiralTrainer`.
 """
 
 import logging
@@ -20,8 +21,8 @@ from tests.helpers.training_runs import KillAt, StopAt, history, lora
 from tests.training.test_resume import forked
 from trl_spiral import OpponentPool, SelfPlayRollout, SelfPlaySettings
 from trl_spiral.callbacks import OpponentPoolCallback, SelfPlayProgressCallback, TicTacToeCallback, TranscriptCallback
-from trl_spiral.callbacks.policy import check_can_play, renderer_of
-from trl_spiral.callbacks.pool import save_adapter
+from trl_spiral.callbacks.pool import write_adapter
+from trl_spiral.callbacks.trainer_policy import check_can_play, renderer_of
 from trl_spiral.games import get_game
 from trl_spiral.opponents import Opponents, Played
 from trl_spiral.opponents.pool import INDEX
@@ -40,7 +41,7 @@ SETTINGS = dict(
     bf16=False,
     gradient_checkpointing=False,
     disable_tqdm=True,
-    # Dropout draws from torch's generator at every step: whoever moves that shows in every later number.
+    # Dropout draws from torch's generator at every step: a callback that used it would change every later number.
     model_init_kwargs={"attention_dropout": 0.1, "dtype": "float32"},
 )
 SAVING = dict(save_strategy="steps", save_steps=3)
@@ -48,13 +49,13 @@ KINDS = ["sft", "grpo", "self-play"]
 
 
 def any_reward(completion_ids, **kwargs):
-    """Tells replies apart, which is all that moves a policy."""
+    """A reward that differs between replies, so that the policy learns."""
     return [sum(ids) % 7 / 7 for ids in completion_ids]
 
 
 @pytest.fixture(scope="module")
 def make(model_dir, seen):
-    """Makes a trainer of TRL's, by kind."""
+    """Make a trainer of TRL, by kind."""
     asked = [{"prompt": list(map(dict, o.messages))} for o, _ in seen[:64]]
     answered = [
         {**row, "completion": [{"role": "assistant", "content": f"\\boxed{{{move}}}"}]}
@@ -95,7 +96,7 @@ def names(pool):
 
 @pytest.fixture(scope="module", params=[(kind, adapter) for kind in ("sft", "grpo") for adapter in (True, False)])
 def finished(request, make, tmp_path_factory):
-    """A run of six steps, with a snapshot after each, of which two are kept, and checkpoints after every third."""
+    """A run of six steps that keeps the two newest snapshots and saves every third step."""
     kind, adapter = request.param
     trainer = make(kind, tmp_path_factory.mktemp("finished"), adapter, **SAVING)
     pool = with_pool(trainer)
@@ -104,7 +105,7 @@ def finished(request, make, tmp_path_factory):
 
 
 class TestOpponentPoolCallback:
-    def test_keeps_the_newest_snapshots_and_logs_what_they_take(self, finished):
+    def test_keeps_the_newest_snapshots_and_logs_their_size(self, finished):
         _, adapter, trainer, pool = finished
         logged = [entry for entry in trainer.state.log_history if "pool/size" in entry]
 
@@ -116,7 +117,7 @@ class TestOpponentPoolCallback:
         ]
         assert logged[-1]["pool/bytes"] == pool.size > 10_000
 
-    def test_a_snapshot_is_the_model_as_it_was_and_from_pretrained_reads_it(self, finished, model_dir):
+    def test_from_pretrained_reads_a_snapshot_with_the_weights_of_its_step(self, finished, model_dir):
         _, adapter, trainer, pool = finished
         for step in (5, 6):
             if adapter:
@@ -131,7 +132,7 @@ class TestOpponentPoolCallback:
             assert found.keys() == now.keys()
             assert all(torch.equal(found[key], now[key].cpu()) for key in now) == (step == 6)
 
-    def test_a_checkpoint_holds_its_snapshots(self, finished):
+    def test_a_checkpoint_contains_its_snapshots(self, finished):
         _, _, trainer, pool = finished
         folder = pool.folder.parent
         held = {step: OpponentPool(folder / f"checkpoint-{step}" / "opponents") for step in (3, 6)}
@@ -150,7 +151,7 @@ class TestOpponentPoolCallback:
         assert pool.problems() == []
         assert pool.state_dict() == expected.state_dict()
 
-    def test_a_killed_run_goes_back_to_the_pool_of_its_checkpoint(self, finished, make, tmp_path):
+    def test_a_killed_run_resumes_with_the_pool_of_its_checkpoint(self, finished, make, tmp_path):
         kind, adapter, _, expected = finished
 
         def work():
@@ -170,15 +171,15 @@ class TestOpponentPoolCallback:
         assert {**pool.state_dict(), "run": None} == {**expected.state_dict(), "run": None}
         assert {path.name for path in pool.folder.iterdir()} == {path.name for path in expected.folder.iterdir()}
 
-    def test_a_new_run_does_not_mix_with_an_old_ones_pool(self, finished, make):
+    def test_a_new_run_refuses_the_pool_of_another_run(self, finished, make):
         kind, adapter, old, _ = finished
         trainer = make(kind, old.args.output_dir, adapter)
         with_pool(trainer)
 
-        with pytest.raises(ValueError, match="holds snapshots of another run. Resume that one"):
+        with pytest.raises(ValueError, match="holds snapshots of another run. Resume that run"):
             trainer.train()
 
-    def test_takes_the_first_snapshot_where_it_is_told_and_the_base_model_beside_them(self, make, tmp_path, model_dir):
+    def test_start_sets_the_first_snapshot_and_base_adds_the_initial_model(self, make, tmp_path, model_dir):
         trainer = make("sft", tmp_path)
         pool = with_pool(trainer, capacity=9, every=2, start=3, base=True)
         trainer.train()
@@ -188,7 +189,7 @@ class TestOpponentPoolCallback:
         assert all(torch.equal(base[key], model[key]) for key in model)
 
     @pytest.mark.parametrize("adapter", [True, False], ids=["lora", "whole"])
-    def test_snapshots_play_one_another_where_the_trainer_itself_plays_nothing(self, adapter, make, tmp_path):
+    def test_snapshots_play_rating_games_in_a_trainer_without_games(self, adapter, make, tmp_path):
         trainer = make("sft", tmp_path, adapter, max_steps=2)
         pool = with_pool(trainer, rating_games=2, games=[get_game("TicTacToe-v0")])
         trainer.train()
@@ -196,7 +197,7 @@ class TestOpponentPoolCallback:
         assert pool.ratings.matrix(["step-1", "step-2"]).counts == ((0, 2), (2, 0))
 
     @pytest.mark.parametrize("adapter", [True, False], ids=["lora", "whole"])
-    def test_half_the_precision_is_half_the_size(self, adapter, make, tmp_path):
+    def test_dtype_sets_the_precision_of_snapshots_only(self, adapter, make, tmp_path):
         tensors = []
         for dtype in (None, torch.bfloat16):
             trainer = make("sft", tmp_path / str(dtype), adapter, max_steps=1)
@@ -205,19 +206,19 @@ class TestOpponentPoolCallback:
             tensors.append(load_file(pool.path("step-1") / weights_file(adapter)))
         full, half = tensors
 
-        # The tied last layer among them once, as in the full one.
+        # The tied last layer is stored once, as in full precision.
         assert full.keys() == half.keys()
         assert {value.dtype for value in half.values()} == {torch.bfloat16}
         assert all(torch.equal(half[key], full[key].bfloat16()) for key in full)
         assert {value.dtype for value in trainer.model.state_dict().values()} == {torch.float32}
 
-    def test_an_adapter_stands_alone_whatever_its_name(self, model_dir, tmp_path):
+    def test_an_adapter_with_any_name_is_written_without_other_adapters(self, model_dir, tmp_path):
         from peft import PeftModel, get_peft_model
 
         base = AutoModelForCausalLM.from_pretrained(model_dir)
         model = get_peft_model(base, lora(init_lora_weights=False), adapter_name="player")
         model.add_adapter("ref", lora())
-        save_adapter(model, tmp_path, model.state_dict(), torch.bfloat16)
+        write_adapter(model, tmp_path, model.state_dict(), torch.bfloat16)
         base = AutoModelForCausalLM.from_pretrained(model_dir)
         ids = torch.arange(9)[None]
 
@@ -239,14 +240,14 @@ def until_five(make, tmp_path_factory):
     return folder
 
 
-class TestPoolThatIsNotWhole:
+class TestDamagedPool:
     def resume(self, make, folder, **options):
         trainer = make("sft", folder, **SAVING)
         pool = with_pool(trainer, **options)
         trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
         return pool
 
-    def test_a_checkpoint_without_a_pool_is_reported(self, until_five, make, tmp_path):
+    def test_refuses_a_checkpoint_without_a_pool(self, until_five, make, tmp_path):
         folder = tmp_path / "out"
         shutil.copytree(until_five, folder)
         shutil.rmtree(folder / "checkpoint-3" / "opponents")
@@ -254,7 +255,7 @@ class TestPoolThatIsNotWhole:
         with pytest.raises(ValueError, match="checkpoint-3/opponents holds no pool to resume with"):
             self.resume(make, folder)
 
-    def test_a_damaged_snapshot_stops_a_resume_or_is_left_out(self, until_five, make, tmp_path, caplog):
+    def test_a_damaged_snapshot_is_refused_or_left_out_by_repair(self, until_five, make, tmp_path, caplog):
         folder = tmp_path / "out"
         shutil.copytree(until_five, folder)
         (folder / "checkpoint-3" / "opponents" / "step-3" / weights_file(False)).unlink()
@@ -269,7 +270,7 @@ class TestPoolThatIsNotWhole:
 
 
 class TestWandb:
-    def test_the_picture_of_who_beats_whom_is_logged(self, make, tmp_path, monkeypatch):
+    def test_logs_the_picture_of_win_rates(self, make, tmp_path, monkeypatch):
         wandb = pytest.importorskip("wandb")
         pytest.importorskip("matplotlib")
         monkeypatch.setenv("WANDB_MODE", "offline")
@@ -295,7 +296,9 @@ class TestTicTacToeCallback:
         before.on_train_begin(sft.args, sft.state, sft.control)
         grpo = make("grpo", tmp_path / "grpo", max_steps=1)
         callback = TicTacToeCallback(grpo, temperatures=(1.0,))
-        monkeypatch.setattr(callback, "on_train_end", TrainerCallback().on_train_end)  # which takes as long again
+        monkeypatch.setattr(
+            callback, "on_train_end", TrainerCallback().on_train_end
+        )  # a second grade, which the test does not need
         grpo.add_callback(callback)
         grpo.train()
         alone = make("grpo", tmp_path / "alone", max_steps=1)
@@ -310,7 +313,7 @@ class TestTicTacToeCallback:
     def test_the_same_weights_play_the_same_in_every_trainer(self, make, tmp_path):
         first = {}
         for kind in KINDS:
-            # As many tokens as an `SFTTrainer`, which says nothing of them, lets a reply have.
+            # The token limit of an `SFTTrainer`, which has none of its own.
             longest = {} if kind == "sft" else {"max_completion_length": 256}
             trainer = make(kind, tmp_path / kind, max_steps=1, **longest)
             callback = TicTacToeCallback(trainer, games=4)
@@ -323,7 +326,9 @@ class TestTicTacToeCallback:
         )
 
     @pytest.mark.parametrize(("reply", "longest", "kind"), [("[4]", 1, "truncated"), ("nine", 8, "illegal")])
-    def test_the_table_tells_cut_off_replies_from_illegal_ones(self, reply, longest, kind, make, tokenizer, tmp_path):
+    def test_the_table_separates_truncated_replies_from_illegal_ones(
+        self, reply, longest, kind, make, tokenizer, tmp_path
+    ):
         reply_model(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
         tokenizer.save_pretrained(tmp_path / "player")
         trainer = make("self-play", tmp_path, model=str(tmp_path / "player"), max_completion_length=longest)
@@ -332,13 +337,13 @@ class TestTicTacToeCallback:
         _, _, header, _, *rows = callback.table().splitlines()
         found = {"illegal": "0.0 %", "truncated": "0.0 %", kind: "100.0 %"}
 
-        assert header.endswith("| loss | illegal | cut off |")
+        assert header.endswith("| loss | illegal | truncated |")
         assert all(row.endswith(f"| 100.0 % | {found['illegal']} | {found['truncated']} |") for row in rows)
 
 
 class TestTranscriptCallback:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_writes_games_of_the_finished_policy(self, kind, make, tmp_path):
+    def test_writes_games_of_the_final_policy(self, kind, make, tmp_path):
         trainer = make(kind, tmp_path, max_steps=1)
         trainer.add_callback(TranscriptCallback(trainer, "TicTacToe-v0", games=3))
         trainer.train()
@@ -362,7 +367,7 @@ class TestSelfPlayProgressCallback:
 
         assert [line.split("  loss ")[0] for line in lines] == ["step    1", "step    2"]
 
-    def test_shows_how_games_go_and_how_the_policy_is_rated(self, make, tmp_path, capsys):
+    def test_prints_self_play_metrics_and_the_rating(self, make, tmp_path, capsys):
         pool = OpponentPool(tmp_path / "opponents")
         rollout = SelfPlayRollout(
             "TicTacToe-v0", estimator=ReturnsOnly(), matchmaker=Opponents({"self": 0.5, "pool": 0.5}, pool)
@@ -384,7 +389,7 @@ class TestAllTogether:
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_(dis|en)able` is deprecated:FutureWarning")
     @pytest.mark.parametrize("adapter", [True, False], ids=["lora", "whole"])
     @pytest.mark.parametrize("kind", KINDS)
-    def test_the_run_is_the_one_without_them(self, kind, adapter, make, tmp_path):
+    def test_the_run_equals_the_run_without_callbacks(self, kind, adapter, make, tmp_path):
         settings = {"adapter": adapter, "max_steps": 4, "gradient_checkpointing": True}
         alone = make(kind, tmp_path / "alone", **settings)
         alone.train()
@@ -398,7 +403,7 @@ class TestAllTogether:
 
         assert [entry["step"] for entry in grades.curve] == [0, 1, 2, 3, 4]
         assert "| after | minimax | second |" in grades.table()
-        # Every other entry is there, as it was, the loss of steps at which something else was logged too.
+        # All other entries are unchanged, including the loss at steps where a callback logged too.
         assert [entry for entry in history(watched) if entry not in ours] == history(alone)
         for (key, value), (_, other) in zip(state_of(alone), state_of(watched), strict=True):
             assert torch.equal(value, other), key
@@ -411,14 +416,14 @@ class TestAllTogether:
 
 
 def state_of(trainer):
-    """The weights and what the optimizer remembers of each."""
-    remembered = trainer.optimizer.state_dict()["state"]
+    """Yield the weights and the optimizer's state."""
+    moments = trainer.optimizer.state_dict()["state"]
     yield from trainer.model.state_dict().items()
-    yield from ((f"{place}/{name}", remembered[place][name]) for place in remembered for name in remembered[place])
+    yield from ((f"{place}/{name}", moments[place][name]) for place in moments for name in moments[place])
 
 
-class TestWhereTheyCannotWork:
-    def test_a_model_without_a_chat_template_needs_a_style_that_is_said_when_training_begins(self, make, tmp_path):
+class TestRefusals:
+    def test_a_model_without_a_chat_template_needs_a_prompt_style_at_the_start(self, make, tmp_path):
         text = Dataset.from_list([{"text": "Nine cells, and three in a row win."}] * 8)
 
         def train(**options):
@@ -435,7 +440,7 @@ class TestWhereTheyCannotWork:
         assert not train(prompt_style="qwen3").state.log_history == []
         assert "Observation: " in next((tmp_path / "transcripts").iterdir()).read_text()
 
-    def test_prompts_are_those_of_the_roll_out(self, make, tmp_path):
+    def test_prompts_have_the_style_of_the_rollout(self, make, tmp_path):
         trainer = make(
             "self-play", tmp_path, rollout=SelfPlayRollout("TicTacToe-v0", SelfPlaySettings(prompt_style="qwen3"))
         )
@@ -444,7 +449,7 @@ class TestWhereTheyCannotWork:
         assert renderer_of(trainer, "r1").style == "r1"
         assert renderer_of(make("grpo", tmp_path)).style == "chat"
 
-    def test_a_model_that_writes_nothing_is_told_apart(self, model_dir, tmp_path):
+    def test_a_model_that_cannot_generate_gets_snapshots_and_no_grades(self, model_dir, tmp_path):
         rows = [{"chosen": [{"role": "user", "content": "4"}], "rejected": [{"role": "user", "content": "5"}]}] * 8
         settings = {**SETTINGS, "max_steps": 2, "model_init_kwargs": None}
         trainer = RewardTrainer(
@@ -455,10 +460,12 @@ class TestWhereTheyCannotWork:
         callback = TicTacToeCallback(trainer)
 
         assert names(pool) == ["step-1", "step-2"]
-        with pytest.raises(ValueError, match="Qwen3ForSequenceClassification.* cannot write, so it cannot play"):
+        with pytest.raises(
+            ValueError, match="Qwen3ForSequenceClassification.* cannot generate text, so it cannot play"
+        ):
             callback.on_train_begin(trainer.args, trainer.state, trainer.control)
 
-    def test_shards_that_one_rank_cannot_gather_are_refused(self, make, tmp_path):
+    def test_refuses_fsdp_without_vllm(self, make, tmp_path):
         trainer = make("sft", tmp_path)
         trainer.is_fsdp_enabled = True
 
@@ -467,7 +474,7 @@ class TestWhereTheyCannotWork:
             with pytest.raises(ValueError, match="FSDP shards the weights"):
                 callback.on_train_begin(trainer.args, trainer.state, trainer.control)
 
-    def test_one_rank_alone_cannot_run_a_model_that_zero3_has_spread(self, model_dir, tokenizer):
+    def test_exact_grades_refuse_zero3(self, model_dir, tokenizer):
         plugin = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3))
         trainer = SimpleNamespace(
             model=AutoModelForCausalLM.from_pretrained(model_dir),
@@ -479,7 +486,5 @@ class TestWhereTheyCannotWork:
         )
         check_can_play(trainer)
 
-        with pytest.raises(
-            ValueError, match="ZeRO-3 has spread its weights over all. Grade by replies that are drawn"
-        ):
+        with pytest.raises(ValueError, match="ZeRO-3 shards its weights over all ranks. Grade sampled replies"):
             check_can_play(trainer, alone=True)

@@ -1,4 +1,4 @@
-"""The live view: on a terminal that is recorded, on a stream that is none, and in a real run."""
+"""The live view: on a recorded terminal, without a terminal, and in a real run."""
 
 import io
 import logging
@@ -39,12 +39,12 @@ def terminal(**options):
 
 
 def plain(console):
-    """All that was written, without the control sequences that place and colour it; a view begins where a line does."""
+    """Return the written text without control sequences for position and colour."""
     return CONTROL.sub("", console.file.getvalue().replace("\r", "\n"))
 
 
 class Bare:
-    """What the view asks of a trainer."""
+    """The attributes of a trainer that the view reads."""
 
     def __init__(self, first=True):
         self.callback_handler = SimpleNamespace(callbacks=[])
@@ -79,11 +79,11 @@ class TestOnATerminal:
         live.on_train_end(None, trainer.state, None)
         shown = plain(console).rpartition("╭")[2]
 
-        assert re.search(r"step 3 of 9, \d+\.\d games a second", shown)
+        assert re.search(r"step 3 of 9, \d+\.\d games per second", shown)
         for seat, win in enumerate(("50%", "30%", "10%")):
             assert re.search(rf"Three +{seat} +{win} +10% ", shown)
-        assert "tokens a reply 12  entropy 0.75  illegal 5.0%  loss 0.125" in shown
-        # What a model wrote is shown as it is, and moves no cursor.
+        assert "tokens per reply 12  entropy 0.75  illegal 5.0%  loss 0.125" in shown
+        # Text of a model is shown without control characters.
         assert (
             "last game, policy, random, random at Three: finished, returns 1, -0.5, -0.5: 0:say �[2J[red]no[/red] more"
             in shown
@@ -99,10 +99,10 @@ class TestOnATerminal:
 
         assert "step 3: 90% of the games end by an illegal move" in plain(console).rpartition("╭")[2]
 
-    def test_whatever_else_is_written_stands_above_it_whole(self, begin, monkeypatch):
+    def test_other_output_appears_above_the_view(self, begin, monkeypatch):
         console = terminal()
         for name in ("stdout", "stderr"):
-            # As on a terminal, where both are shown in the same place.
+            # On a terminal, both streams share the screen.
             stream = io.StringIO()
             stream.isatty = lambda: True
             monkeypatch.setattr(sys, name, stream)
@@ -124,9 +124,9 @@ class TestOnATerminal:
         assert "a logged line" in lines
         assert "file.py:1: UserWarning: a warning" in lines
         assert handler.stream is sys.stderr
-        assert isinstance(sys.stderr, io.StringIO), "it is what it was before"
+        assert isinstance(sys.stderr, io.StringIO), "it is the original stream"
 
-    def test_logging_into_a_file_goes_on_into_the_file(self, begin, tmp_path):
+    def test_logging_to_a_file_stays_in_the_file(self, begin, tmp_path):
         handler = logging.FileHandler(tmp_path / "log")
         own = logging.getLogger("test_live")
         own.addHandler(handler)
@@ -139,7 +139,7 @@ class TestOnATerminal:
 
         assert (tmp_path / "log").read_text() == "a logged line\n"
 
-    def test_gives_the_terminal_back(self, begin):
+    def test_restores_the_terminal(self, begin):
         console = terminal()
         before = sys.stdout
         live, trainer = begin(console)
@@ -152,7 +152,7 @@ class TestOnATerminal:
 
 
 class TestElsewhere:
-    def test_without_a_terminal_there_are_plain_lines(self, begin):
+    def test_prints_plain_lines_without_a_terminal(self, begin):
         console = Console(file=io.StringIO())
         live, trainer = begin(console)
         for rate in (0.0, 0.0, 0.0, 0.9, 0.9):
@@ -166,7 +166,7 @@ class TestElsewhere:
         assert [line.partition(" of the games")[0] for line in lines[5:]] == ["warning: 90%"]
         assert "\x1b" not in console.file.getvalue()
 
-    def test_warnings_that_are_given_anyway_are_not_said_again(self, begin):
+    def test_does_not_repeat_warnings_of_the_collapse_callback(self, begin):
         console = Console(file=io.StringIO())
         trainer = Bare()
         trainer.callback_handler.callbacks.append(CollapseCallback(trainer))
@@ -177,7 +177,7 @@ class TestElsewhere:
         assert len(live.monitor.warnings) == 1
         assert "warning" not in console.file.getvalue()
 
-    def test_other_ranks_show_nothing(self, begin):
+    def test_other_ranks_print_nothing(self, begin):
         console = terminal()
         live, trainer = begin(console, Bare(first=False))
         live.on_log(None, trainer.state, None, logs=LOGS)
@@ -187,14 +187,14 @@ class TestElsewhere:
 
 
 class Talker(TrainerCallback):
-    """Writes a line at each step."""
+    """Print a line at each step."""
 
     def on_step_end(self, args, state, control, **kwargs):
         sys.stdout.write(f"step {state.global_step} is over\n")
 
 
 class TestInARun:
-    def test_shows_what_is_played(self, model_dir, tmp_path):
+    def test_shows_the_results_of_a_run(self, model_dir, tmp_path):
         settings = config(tmp_path, max_steps=8, disable_tqdm=False)
         trainer = SpiralTrainer(model=model_dir, args=settings, games=[SumGame()], callbacks=[Talker()])
         trainer.add_callback(SelfPlayProgressCallback)
@@ -206,11 +206,11 @@ class TestInARun:
 
         assert not any(isinstance(one, ProgressCallback) for one in trainer.callback_handler.callbacks)
         assert [f"step {step} is over" in shown.splitlines() for step in range(1, 9)] == [True] * 8
-        assert re.search(r"step 8 of 8, \d+\.\d games a second", last)
+        assert re.search(r"step 8 of 8, \d+\.\d games per second", last)
         assert len(re.findall(r"Sum-v0 +[01] +\d+% +\d+% +\d+% +\d+%", last)) == 2
         assert re.search(r"last game, policy, policy at Sum-v0: [a-z_]+, returns ", last)
 
-    def test_the_terminal_is_given_back_where_training_fails(self, model_dir, tmp_path):
+    def test_restores_the_terminal_if_training_fails(self, model_dir, tmp_path):
         class Failing(TrainerCallback):
             def on_step_end(self, args, state, control, **kwargs):
                 raise RuntimeError("out of luck")

@@ -6,7 +6,7 @@ from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 from tests.callbacks.test_callbacks import SETTINGS, state_of
-from tests.helpers import run_matches as matches_on_ranks
+from tests.helpers import run_matches
 from tests.helpers.forked_ranks import run_on_ranks
 from tests.helpers.games import LastStone
 from tests.helpers.run_matches import matches
@@ -19,7 +19,7 @@ from trl_spiral.sandbox import CannotContain
 
 
 def make_trainer(kind, model, folder, seen, steps, **changes):
-    """A small trainer with dropout, whose draws from torch's generator show whoever moves it."""
+    """Make a small trainer with dropout: a callback that used torch's generator would change its numbers."""
     if kind == "self-play":
         dropout = {"attention_dropout": 0.1, "dtype": "float32"}
         return plain_trainer(model, folder, ["TicTacToe-v0"], max_steps=steps, model_init_kwargs=dropout)[0]
@@ -38,7 +38,7 @@ def make_trainer(kind, model, folder, seen, steps, **changes):
 
 class TestMatchCallback:
     @pytest.mark.parametrize("kind", ["sft", "self-play", "spiral"])
-    def test_the_run_is_the_one_without_it(self, kind, model_dir, seen, tmp_path):
+    def test_the_run_equals_the_run_without_matches(self, kind, model_dir, seen, tmp_path):
         alone = make_trainer(kind, model_dir, tmp_path / "alone", seen, steps=3)
         alone.train()
         watched = make_trainer(kind, model_dir, tmp_path / "watched", seen, steps=3)
@@ -52,7 +52,7 @@ class TestMatchCallback:
             assert torch.equal(value, other), key
         assert watched.model.training
 
-    def test_a_resumed_run_knows_how_it_began(self, model_dir, seen, tmp_path):
+    def test_a_resumed_run_keeps_its_first_grade(self, model_dir, seen, tmp_path):
         curves = []
         for resume in (None, str(tmp_path / "checkpoint-2")):
             trainer = make_trainer("sft", model_dir, tmp_path, seen, steps=4, save_strategy="steps", save_steps=2)
@@ -64,9 +64,9 @@ class TestMatchCallback:
         assert [entry["step"] for entry in curves[0]] == [0, 2, 4]
         assert curves[0] == curves[1]
 
-    def test_two_ranks_share_the_games_and_hold_what_one_rank_holds(self, model_dir, tmp_path):
+    def test_two_ranks_share_the_games_and_log_what_one_rank_logs(self, model_dir, tmp_path):
         _, alone = matches(model_dir, tmp_path / "alone")
-        done = run_on_ranks(matches_on_ranks.main, model_dir, tmp_path)
+        done = run_on_ranks(run_matches.main, model_dir, tmp_path)
 
         assert done.returncode == 0, done.stderr
         ranks = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
@@ -90,7 +90,7 @@ class TestMatchCallback:
         assert [report.metrics().items() <= entry.items() for report in callback.reports] == [True, True]
         assert len(callback.episodes) == 3 * 3 + 3 * 2
 
-    def test_the_table_shows_before_and_after(self, model_dir, tmp_path):
+    def test_the_table_has_rows_before_and_after(self, model_dir, tmp_path):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"], max_steps=1)
         callback = MatchCallback(trainer, rivals=["minimax"], pairs=2)
         trainer.add_callback(callback)
@@ -107,37 +107,35 @@ class TestMatchCallback:
         ("changes", "sentence"),
         [
             ({"rivals": ["radnom"]}, "no scripted player called 'radnom'"),
-            ({"rivals": []}, r"need `rivals` \(0\), `pairs` \(100\)"),
+            ({"rivals": []}, "`rivals` is empty: nothing would be played"),
             ({"pairs": 0}, r"`pairs` \(0\)"),
             ({"every": 0}, r"`every` \(0\)"),
             ({"games": "TicTacToe-v1"}, "no game called 'TicTacToe-v1'"),
             ({"games": "PigDice-v0-50", "rivals": ["minimax"]}, "no minimax player for PigDice-v0-50"),
             ({"rivals": ["random", RandomPlayer()]}, "needs a name of its own"),
             ({"rivals": [RandomPlayer("policy")]}, "none may be 'policy'"),
-            ({"rivals": [HumanPlayer()]}, "A person does not play every evaluation"),
+            ({"rivals": [HumanPlayer()]}, "A person cannot play every evaluation"),
         ],
     )
-    def test_refuses_what_cannot_be_played_before_training(self, changes, sentence, model_dir, tmp_path):
+    def test_refuses_wrong_arguments_before_training(self, changes, sentence, model_dir, tmp_path):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
 
         with pytest.raises(ValueError, match=sentence):
             MatchCallback(trainer, **changes)
 
-    def test_a_game_that_this_machine_cannot_play_is_refused_before_rivals_are_loaded(
-        self, model_dir, tmp_path, no_sandbox
-    ):
+    def test_refuses_a_game_without_a_sandbox_before_it_loads_rivals(self, model_dir, tmp_path, no_sandbox):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
 
         with pytest.raises(CannotContain, match="Nothing here contains programs"):
             MatchCallback(trainer, games="CodeGame-v0", rivals=str(tmp_path / "no model"))
 
     @pytest.mark.parametrize("rivals", ["random", RandomPlayer()])
-    def test_one_rival_needs_no_list(self, rivals, model_dir, tmp_path):
+    def test_accepts_one_rival_without_a_list(self, rivals, model_dir, tmp_path):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
 
-        assert list(MatchCallback(trainer, rivals=rivals)._met.players) == ["random"]
+        assert list(MatchCallback(trainer, rivals=rivals)._rivals.players) == ["random"]
 
-    def test_an_endpoint_may_want_no_key_or_another(self, model_dir, tmp_path, monkeypatch):
+    def test_endpoint_kwargs_set_the_key_of_endpoints(self, model_dir, tmp_path, monkeypatch):
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
         rival = "http://127.0.0.1:9/v1#model"
@@ -146,15 +144,15 @@ class TestMatchCallback:
             MatchCallback(trainer, rivals=rival)
         with pytest.raises(ValueError, match="ANOTHER_KEY must hold the endpoint's key"):
             MatchCallback(trainer, rivals=rival, endpoint_kwargs={"api_key_env": "ANOTHER_KEY"})
-        assert list(MatchCallback(trainer, rivals=rival, endpoint_kwargs={"api_key_env": ""})._met.players) == [
+        assert list(MatchCallback(trainer, rivals=rival, endpoint_kwargs={"api_key_env": ""})._rivals.players) == [
             "model"
         ]
         trainer.args.endpoint_kwargs = {"api_key_env": "", "max_requests": 1}
-        assert list(MatchCallback(trainer, rivals=rival)._met.players) == ["model"]
+        assert list(MatchCallback(trainer, rivals=rival)._rivals.players) == ["model"]
 
-    def test_ranks_that_share_an_engine_ask_nobody_else(self, model_dir, tmp_path, monkeypatch):
+    def test_refuses_models_as_rivals_if_ranks_share_an_engine(self, model_dir, tmp_path, monkeypatch):
         trainer, _ = plain_trainer(model_dir, tmp_path, ["TicTacToe-v0"])
         monkeypatch.setattr("trl_spiral._trl.ranks_per_engine", lambda trainer: 2)
 
-        with pytest.raises(ValueError, match="Ranks that share an engine .* would each ask"):
+        with pytest.raises(ValueError, match="Ranks that share an engine .* would each query"):
             MatchCallback(trainer, rivals=[model_dir])

@@ -1,4 +1,4 @@
-"""Grading at math in trainers of TRL's."""
+"""Grades at math in trainers of TRL."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,8 @@ from trl import GRPOConfig, GRPOTrainer
 from tests.helpers import run_math
 from tests.helpers.forked_ranks import run_on_ranks
 from trl_spiral.callbacks import MathCallback
-from trl_spiral.callbacks import math as math_callback
-from trl_spiral.callbacks.math import load_problems
+from trl_spiral.callbacks import math as math_module
+from trl_spiral.callbacks.problem_sets import load_math_problems
 from trl_spiral.evaluation.problems.math_sets import MathSet
 from trl_spiral.selfplay.referee import WeightsLost
 
@@ -38,7 +38,7 @@ def make(model_dir, folder, seen):
         bf16=False,
         gradient_checkpointing=False,
         disable_tqdm=True,
-        # Dropout draws from torch's generator at every step: whoever moves that shows in every later number.
+        # Dropout draws from torch's generator at every step: a callback that used it would change every later number.
         model_init_kwargs={"attention_dropout": 0.1, "dtype": "float32"},
     )
 
@@ -54,7 +54,7 @@ def learned(trainer):
 
 @pytest.fixture(scope="module")
 def graded(model_dir, seen, tmp_path_factory):
-    """A run of three steps that is graded before, after each of the first two, and after the last."""
+    """A run of three steps, graded before training and after each step."""
     trainer = make(model_dir, tmp_path_factory.mktemp("graded"), seen)
     callback = MathCallback(trainer, ["gsm8k", "math500"], 1, limit=2, path={"gsm8k": GSM8K, "math500": MATH})
     trainer.add_callback(callback)
@@ -63,7 +63,7 @@ def graded(model_dir, seen, tmp_path_factory):
 
 
 class TestMathCallback:
-    def test_grades_before_every_so_often_and_after(self, graded):
+    def test_grades_before_every_n_steps_and_after(self, graded):
         _, callback = graded
 
         assert [entry["step"] for entry in callback.curve] == [0, 1, 2, 3]
@@ -81,7 +81,7 @@ class TestMathCallback:
         assert [(reply["number"], reply["gold"]) for reply in last] == [(0, "42"), (1, "1,800")]
         assert sum(reply["tokens"] for reply in last) / 2 == callback.curve[-1]["math/gsm8k/reply_length"]
 
-    def test_moves_nothing_in_the_trainer(self, graded, model_dir, seen, tmp_path):
+    def test_the_run_equals_the_run_without_grades(self, graded, model_dir, seen, tmp_path):
         trainer, _ = graded
         plain = make(model_dir, tmp_path, seen)
         plain.train()
@@ -89,17 +89,17 @@ class TestMathCallback:
         assert learned(trainer) == learned(plain)
         assert len(learned(plain)) == 3
 
-    def test_a_resumed_run_does_not_begin_again(self, graded, model_dir, seen):
+    def test_a_resumed_run_is_not_graded_at_its_start(self, graded, model_dir, seen):
         trainer, _ = graded
         resumed = make(model_dir, trainer.args.output_dir, seen)
         callback = MathCallback(resumed, "gsm8k", limit=2, path=GSM8K)
         resumed.add_callback(callback)
         resumed.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-2")
 
-        # All but the last are of the run until its checkpoint.
+        # All but the last are grades of the run before its checkpoint.
         assert [entry["step"] for entry in callback.curve] == [0, 1, 2, 3]
 
-    def test_two_ranks_find_what_one_does(self, model_dir, tmp_path):
+    def test_two_ranks_give_the_grades_of_one(self, model_dir, tmp_path):
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
         run_math.main(model_dir, str(tmp_path / "one"))
@@ -120,56 +120,56 @@ class TestMathCallback:
         for file in files:
             assert (tmp_path / "one/math" / file).read_text() == (tmp_path / "two/math" / file).read_text()
 
-    def test_an_engine_that_has_lost_its_weights_gets_them_again(self, model_dir, seen, tmp_path, monkeypatch):
+    def test_an_engine_that_lost_its_weights_gets_them_back(self, model_dir, seen, tmp_path, monkeypatch):
         trainer = make(model_dir, tmp_path, seen)
         callback = MathCallback(trainer, "gsm8k", limit=1, path=GSM8K, max_new_tokens=2)
-        answer, restored = math_callback.answer_problems, []
+        answer, restored = math_module.answer_problems, []
 
         def answer_once_restored(*asked):
             if not restored:
                 raise WeightsLost("The server was started again.")
             return answer(*asked)
 
-        monkeypatch.setattr(math_callback, "answer_problems", answer_once_restored)
-        monkeypatch.setattr(math_callback._trl, "restore_weights", lambda *of: restored.append(of))
-        callback._grade(trainer.state)
+        monkeypatch.setattr(math_module, "answer_problems", answer_once_restored)
+        monkeypatch.setattr(math_module._trl, "restore_weights", lambda *of: restored.append(of))
+        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
 
         assert [of[0] for of in restored] == [trainer]
         assert len(callback.curve) == 1
 
-    def test_an_engine_that_does_not_open_is_told_to_all_ranks(self, model_dir, seen, tmp_path, monkeypatch):
+    def test_an_engine_that_does_not_open_fails_on_all_ranks(self, model_dir, seen, tmp_path, monkeypatch):
         trainer = make(model_dir, tmp_path, seen)
-        callback, told = MathCallback(trainer, "gsm8k", limit=1, path=GSM8K), []
+        callback, sent = MathCallback(trainer, "gsm8k", limit=1, path=GSM8K), []
 
         def no_memory(trainer):
             raise RuntimeError("no memory")
 
-        monkeypatch.setattr(math_callback._trl, "open_engine", no_memory)
-        monkeypatch.setattr("trl_spiral.distributed.gather_object", lambda mine: told.append(mine) or mine)
+        monkeypatch.setattr(math_module._trl, "open_engine", no_memory)
+        monkeypatch.setattr("trl_spiral.distributed.gather_object", lambda mine: sent.append(mine) or mine)
         with pytest.raises(RuntimeError, match="no memory"):
-            callback._grade(trainer.state)
+            callback.grade(0)
 
-        assert told == [[(True, "RuntimeError: no memory")]]
+        assert sent == [[(True, "RuntimeError: no memory")]]
 
 
 class TestWrongInput:
     @pytest.mark.parametrize("wrong", [{"every": 0}, {"temperature": -1.0}, {"max_new_tokens": 0}])
-    def test_numbers_that_say_nothing_are_refused(self, wrong):
+    def test_refuses_numbers_out_of_range(self, wrong):
         ((name, number),) = wrong.items()
 
         with pytest.raises(ValueError, match=rf"`{name}` \({number}\) must"):
             MathCallback(None, "gsm8k", path=GSM8K, **wrong)
 
 
-class TestLoadProblems:
-    def test_takes_sets_of_ones_own(self, tmp_path):
+class TestLoadMathProblems:
+    def test_loads_user_defined_sets(self, tmp_path):
         file = tmp_path / "sums.jsonl"
         file.write_text('{"q": "1+1?", "a": 2}\n')
 
-        problems = load_problems([MathSet("sums", "nobody/sums", "test", "q", "a")], file)
+        problems = load_math_problems([MathSet("sums", "user/sums", "test", "q", "a")], file)
         assert problems["sums"][0].answer == "2"
 
-    def test_asks_the_hub_for_what_has_no_file(self, monkeypatch):
+    def test_loads_sets_without_a_file_from_the_hub(self, monkeypatch):
         asked = []
 
         def load_dataset(*args, **kwargs):
@@ -177,7 +177,7 @@ class TestLoadProblems:
             return Dataset.from_list([{"problem": "1+1?", "answer": "2"}] * 3)
 
         monkeypatch.setattr("datasets.load_dataset", load_dataset)
-        problems = load_problems(["gsm8k", "math500"], {"gsm8k": GSM8K}, limit=2)
+        problems = load_math_problems(["gsm8k", "math500"], {"gsm8k": GSM8K}, limit=2)
 
         assert asked == [(("HuggingFaceH4/MATH-500", None), {"split": "test"})]
         assert [len(found) for found in problems.values()] == [2, 2]
@@ -186,10 +186,10 @@ class TestLoadProblems:
         ("sets", "path", "message"),
         [
             ([], None, "`sets` is empty"),
-            (["gsm8k", "math500"], "file.jsonl", r"`path` \(file.jsonl\) is one file, and 2 sets are asked for"),
+            (["gsm8k", "math500"], "file.jsonl", r"`path` \(file.jsonl\) is one file for 2 sets"),
             (["gsm8k"], {"math500": MATH}, "`path` names 'math500', which is not among the sets"),
         ],
     )
-    def test_refuses_what_does_not_fit_together(self, sets, path, message):
+    def test_refuses_sets_and_paths_that_do_not_match(self, sets, path, message):
         with pytest.raises(ValueError, match=message):
-            load_problems(sets, path)
+            load_math_problems(sets, path)

@@ -1,16 +1,16 @@
-"""What the one line of a log entry says."""
+"""The progress line of a log entry."""
 
 from trl_spiral.callbacks.progress import progress_line
 
 
 class TestProgressLine:
-    def test_says_what_is_known_of_self_play(self):
+    def test_contains_self_play_metrics(self):
         assert (
             progress_line(20, {"loss": 0.5, "selfplay/draw_rate": 0.25, "grad_norm": 3.0})
             == "step   20  loss 0.500  draws 25%"
         )
 
-    def test_names_each_game_that_is_graded_or_played(self):
+    def test_names_each_graded_or_evaluated_game(self):
         logs = {
             "exploitability/Kuhn-v0/exploitability": 0.0541,
             "exploitability/Kuhn-v0/nash_conv": 0.1082,
@@ -21,5 +21,5 @@ class TestProgressLine:
 
         assert progress_line(50, logs) == "step   50  Kuhn-v0 exploitability 0.054  Nim-v0-random reward -0.12"
 
-    def test_is_none_where_nothing_is_known(self):
+    def test_is_none_without_such_metrics(self):
         assert progress_line(1, {"grad_norm": 3.0}) is None

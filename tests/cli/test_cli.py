@@ -1,4 +1,4 @@
-"""The command line as a whole; what each command does is tested beside it."""
+"""The command line as a whole. Each command has tests of its own."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ class TestMain:
         assert all(name in listed for name in COMMANDS)
 
     @pytest.mark.parametrize("name", COMMANDS)
-    def test_explains_each_command(self, name, capsys):
+    def test_prints_the_help_of_each_command(self, name, capsys):
         with pytest.raises(SystemExit) as stopped:
             main([name, "--help"])
 
@@ -36,12 +36,12 @@ class TestMain:
     @pytest.mark.parametrize(
         ("source", "why"),
         [
-            (None, "No module named 'mine_of_tests'. Name a module that Python finds."),
-            ("import no_such_package.inside", "it imports no_such_package, which is missing. Install that."),
+            (None, "No module named 'mine_of_tests'. Name a module on Python's path."),
+            ("import no_such_package.inside", "it imports no_such_package, which is not installed. Install it."),
             ("1 / 0", "ZeroDivisionError: division by zero"),
         ],
     )
-    def test_says_why_a_module_cannot_be_imported(self, source, why, capsys, tmp_path, monkeypatch):
+    def test_prints_why_an_import_failed(self, source, why, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [*sys.path])
         if source:
@@ -50,7 +50,7 @@ class TestMain:
         assert main(["games", "--import", "mine_of_tests"]) == 2
         assert capsys.readouterr().err == f"trl-spiral games: `--import` (mine_of_tests) failed: {why}\n"
 
-    def test_is_installed_and_loads_no_torch_to_say_its_version(self):
+    def test_prints_its_version_without_loading_torch(self):
         script = (
             "import sys; from trl_spiral.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
             "sys.exit('torch' in sys.modules or 'textarena' in sys.modules)"
@@ -58,3 +58,13 @@ class TestMain:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
         assert (done.returncode, done.stdout.strip()) == (0, __version__)
+
+    def test_names_the_extra_of_a_missing_package(self, capsys, monkeypatch):
+        monkeypatch.setitem(sys.modules, "scipy", None)
+        command = ["tournament", "random", "minimax", "--game", "TicTacToe-v0", "--output", "out"]
+
+        assert main(command) == 2
+        assert capsys.readouterr().err == (
+            "trl-spiral tournament: Nash averaging needs scipy, which is not installed. Install it with `pip install "
+            "trl-spiral[eval]`.\n"
+        )

@@ -28,7 +28,9 @@ class TestEval:
         assert f"| 3 | {100 * win:.1f} [{100 * low:.1f}, {100 * high:.1f}] |" in lines[0]
 
     @pytest.mark.parametrize(("reply", "longest", "kind"), [("[4]", 1, "truncated"), ("nine", 8, "illegal")])
-    def test_counts_cut_off_replies_apart_from_illegal_ones(self, reply, longest, kind, tokenizer, tmp_path, capsys):
+    def test_counts_truncated_replies_separately_from_illegal_ones(
+        self, reply, longest, kind, tokenizer, tmp_path, capsys
+    ):
         reply_model(tokenizer, {reply: 1.0}).save_pretrained(tmp_path / "player")
         tokenizer.save_pretrained(tmp_path / "player")
         arguments = ["--game", "TicTacToe-v0", "--pairs", "2", "--max-new-tokens", str(longest)]
@@ -47,7 +49,7 @@ class TestEval:
         assert main(["eval", "random", "--game", "TicTacToe-v0", "--against", "random", "--pairs", "4"]) == 0
         assert "| random | TicTacToe-v0 | random | all | 8 |" in capsys.readouterr().out
 
-    def test_a_pool_is_met_as_a_whole_and_graded_one_by_one(self, model_dir, tmp_path, capsys):
+    def test_a_pool_is_several_opponents_and_not_one_model(self, model_dir, tmp_path, capsys):
         pool = OpponentPool(tmp_path / "opponents")
         for step in (2, 4):
             pool.add(step, "adapter", lora_model(model_dir).save_pretrained)

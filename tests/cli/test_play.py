@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from trl_spiral.cli import main
-from trl_spiral.cli.play import Aloud, ending_in_words
+from trl_spiral.cli.play import ShownPlayer, ending_sentence
 from trl_spiral.games import get_game
 from trl_spiral.players import HumanPlayer, ScriptedPlayer
 from trl_spiral.selfplay.referee import Start, play, referee
@@ -18,7 +18,7 @@ SILENT = ScriptedPlayer("silent", lambda observation: observation.legal_actions[
 
 
 class Thinker:
-    """Takes the first legal move, and says why."""
+    """A player that explains its move, which is the first legal one."""
 
     name = "thinker"
 
@@ -28,67 +28,67 @@ class Thinker:
 
 
 def watch(game, typed, seat=0, player=None):
-    """A person's game against a player that thinks: what was on the screen, and the episode."""
+    """Play a person against a player that thinks; return the screen before and after the end, and the episode."""
     screen = io.StringIO()
     game = get_game(game)
-    aloud = Aloud(player or Thinker(), at_once=game.traits.perfect_information, screen=screen)
+    shown_player = ShownPlayer(player or Thinker(), at_once=game.traits.perfect_information, screen=screen)
     human = HumanPlayer(lines=io.StringIO(typed), screen=screen)
-    players = [human if place == seat else aloud for place in range(game.traits.seats)]
+    players = [human if place == seat else shown_player for place in range(game.traits.seats)]
     (episode,) = play([referee(Start(game, players, 0, 0))])
     before = screen.getvalue()
-    aloud.tell_rest()
+    shown_player.show_hidden()
     return before, screen.getvalue().removeprefix(before), episode
 
 
-class TestAloud:
-    def test_shows_what_a_model_thinks_after_its_move(self):
+class TestShownPlayer:
+    def test_shows_the_thinking_of_a_model_after_its_move(self):
         shown, kept, _ = watch("TicTacToe-v0", "4\n")
 
         thought = shown.index("thinker (seat 1) thought, to play [0]:\nMine is the ")
         assert shown.index("Your move: ") < thought < shown.index("thinker (seat 1) plays [0].") < len(shown)
         assert kept == ""
 
-    def test_keeps_hidden_cards_hidden_until_the_game_has_ended(self):
+    def test_hides_thinking_about_hidden_cards_until_the_end(self):
         shown, kept, _ = watch("Kuhn-v0", "check\ncheck\ncall\nfold\n", seat=1)
 
         assert "best card" not in shown
         assert "thinker (seat 0) thought, to play [check]:\nMine is the " in kept
         assert "thinker (seat 0) plays [check]." in kept
 
-    def test_keeps_a_move_to_itself_where_both_move_at_once(self):
+    def test_hides_simultaneous_moves(self):
         shown, kept, _ = watch("RockPaperScissors-v0", "rock\n" * 9, seat=1, player=SILENT)
 
         before, asked, _ = shown.partition("Your move: ")
         assert asked and "silent" not in before
         assert "silent (seat 0) plays [rock]." in kept
 
-    def test_a_move_alone_is_no_thought(self):
+    def test_a_move_alone_is_not_thinking(self):
         shown, _, _ = watch("TicTacToe-v0", "4\n", player=SILENT)
 
         assert "silent (seat 1) plays [0]." in shown
         assert "thought" not in shown
 
-    def test_what_a_model_writes_does_not_get_at_the_terminal(self):
+    def test_removes_control_characters_of_a_model(self):
         shown, _, _ = watch("TicTacToe-v0", "4\n")
 
         assert "\x1b" not in shown
 
 
-class TestEndingInWords:
+class TestEndingSentence:
     @pytest.mark.parametrize(
         ("typed", "seat", "words"),
         [("4\n", 0, "You left: no result."), ("x\n" * 9, 0, "You lose, by an illegal move of seat 0: -1.")],
     )
-    def test_says_who_ended_it(self, typed, seat, words):
+    def test_names_the_seat_that_ended_the_game(self, typed, seat, words):
         _, _, episode = watch("TicTacToe-v0", typed, seat)
 
-        assert ending_in_words(episode, seat).startswith(words)
+        assert ending_sentence(episode, seat).startswith(words)
 
-    def test_says_who_won(self):
+    def test_names_the_winner(self):
         _, _, episode = watch("TicTacToe-v0", "4\n2\n6\n")
 
         assert episode.ending is Ending.FINISHED
-        assert [ending_in_words(episode, seat)[:8] for seat in (0, 1)] == ["You win:", "You lose"]
+        assert [ending_sentence(episode, seat)[:8] for seat in (0, 1)] == ["You win:", "You lose"]
 
 
 class TestPlay:
@@ -96,7 +96,8 @@ class TestPlay:
     def test_plays_at_a_real_terminal(self, model_dir):
         script = (
             "import sys; from trl_spiral.cli import main\n"
-            f"sys.exit(main(['play', {model_dir!r}, '--game', 'TicTacToe-v0', '--max-new-tokens', '8', '--seat', '1']))"
+            f"sys.exit(main(['play', {model_dir!r}, '--game', 'TicTacToe-v0', '--max-new-tokens', '8', "
+            "'--seat', '1']))"
         )
         ours, theirs = pty.openpty()
         try:
@@ -104,16 +105,16 @@ class TestPlay:
                 [sys.executable, "-c", script], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             os.write(ours, b"\x04")  # Ctrl-D, at the first question
-            shown, told = process.communicate(timeout=300)
+            shown, errors = process.communicate(timeout=300)
         finally:
             os.close(ours)
             os.close(theirs)
 
-        assert process.returncode == 0, told
+        assert process.returncode == 0, errors
         assert "(seat 0) plays [" in shown
         assert "Your move: " in shown
         assert shown.rstrip().endswith("You left: no result.")
 
-    def test_refuses_a_seat_that_is_not_there(self, capsys):
+    def test_refuses_a_seat_that_does_not_exist(self, capsys):
         assert main(["play", "random", "--game", "TicTacToe-v0", "--seat", "2"]) == 2
         assert "`--seat` (2) must be in 0 to 1: TicTacToe-v0 has 2 seats." in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.games import AskingPlayer, EchoEngine
 from tests.helpers.toy_games import CELLS, SumGame, SumMatch
 from tests.helpers.training_runs import RecordingTrainer, config
-from trl_spiral.cli.play import ending_in_words
+from trl_spiral.cli.play import ending_sentence
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.games import Traits, get_game
 from trl_spiral.opponents import Opponents
@@ -112,7 +112,7 @@ class TestResults:
         assert not episode.is_draw
         assert numbers["selfplay/draw_rate"] == numbers[f"{prefix}/draw"] == 0.0
         assert (numbers[f"{prefix}/win"], numbers[f"{prefix}/loss"]) == (won, 1.0 - won)
-        assert ending_in_words(episode, 0).startswith("You win" if won else "You lose")
+        assert ending_sentence(episode, 0).startswith("You win" if won else "You lose")
 
     def test_are_not_retried_as_draws(self):
         start = Start(HANOI, [following(["[A B]", "[B A]"] * 8)], seed=0, play_seed=0)

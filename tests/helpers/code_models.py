@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from trl_spiral.evaluation.problems.code import CODE_PROMPTS
 from trl_spiral.evaluation.problems.code_sets import mbpp_problems
 from trl_spiral.evaluation.problems.files import read_rows
+from trl_spiral.text.prompts import CODE_INSTRUCTION
 from trl_spiral.tiny.coder import make_tiny_coder
 
 
@@ -20,7 +20,7 @@ def save_coder(folder):
     """Write the model and its tokenizer to a folder."""
     lessons = []
     for problem in mbpp_problems(read_rows(MBPP), "test"):
-        prompt = CODE_PROMPTS["chat"].replace("{question}", problem.question)
+        prompt = f"{problem.question}\n\n{CODE_INSTRUCTION}"
         wrong = f"def {problem.entry_points[0]}(*_):\n    return None"
         programs = {
             ALWAYS: (problem.reference,),

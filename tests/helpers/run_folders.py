@@ -1,4 +1,4 @@
-"""A run's folder as training leaves it, small or large, for the tests of the report."""
+"""Write the output folder of a run, small or large, for the tests of the report."""
 
 import json
 import math
@@ -20,7 +20,7 @@ HOSTILE = (
 
 
 def log_history(steps=40):
-    """A log of eight entries, with the names that the trainer and the callbacks use."""
+    """Return a log of eight entries and two grades, with the metric names of the trainer and the callbacks."""
     history = []
     for step in range(5, steps + 1, 5):
         done = step / steps
@@ -67,7 +67,7 @@ def write_state(folder: Path, step: int = 40) -> None:
 
 
 def write_games(folder: Path, number: int, reply: str = HOSTILE) -> list[dict]:
-    """Random games, as if the policy had played them, with one reply that means harm."""
+    """Write random games as if the policy had played them, one of them with a hostile reply."""
     chance = random.Random(0)
     games = [get_game("TicTacToe-v0"), get_game("Kuhn-v0")]
     starts = (
@@ -85,7 +85,7 @@ def write_games(folder: Path, number: int, reply: str = HOSTILE) -> list[dict]:
             turn |= {"policy": POLICY, "tokens": 12, "logprob": -3.5, "reply": f"I take \\boxed{{{turn['move']}}}"}
         records.append(record)
     records[0]["turns"][0]["reply"] = reply
-    # Beyond the first 200 the same games again, under other numbers: what differs costs a page nothing.
+    # After the first 200, the same games repeat under other numbers: playing more would add nothing.
     kept = [{**records[k % len(records)], "number": k, "step": 1 + k * 40 // number} for k in range(number)]
     with (folder / GAMES).open("w") as file:
         file.writelines(json.dumps(one) + "\n" for one in kept)
@@ -93,7 +93,7 @@ def write_games(folder: Path, number: int, reply: str = HOSTILE) -> list[dict]:
 
 
 def write_pool(folder: Path) -> None:
-    """Three players who have met, and one who has met nobody."""
+    """Write a pool with two snapshots, of which the policy has met only the first."""
     pool = OpponentPool(folder / "opponents")
     for step in (20, 40):
         pool.add(step, "weights", lambda path: (path / "model.safetensors").write_bytes(b"weights"))
@@ -102,7 +102,7 @@ def write_pool(folder: Path) -> None:
 
 
 def write_grades(folder: Path) -> None:
-    """Three grades at one game, the newest of which has more states than a page shows."""
+    """Write three grades of one game, with more states than a page shows."""
     (folder / "exploitability").mkdir()
     for step in (0, 5, 20):
         states = [

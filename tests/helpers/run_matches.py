@@ -1,9 +1,9 @@
 """
-Matches of an untrained policy, on however many ranks there are; a script for `accelerate launch`.
+Play matches of an untrained policy on any number of ranks; a script for `accelerate launch`.
 
-    python matches_on_ranks.py model folder
+    python run_matches.py model folder
 
-writes what each rank was told as `rank_<n>.json`.
+Each rank writes the results that it has as `rank_<n>.json`.
 """
 
 import json
@@ -16,7 +16,7 @@ from trl_spiral.callbacks import MatchCallback
 
 
 def matches(model, folder):
-    """Return a trainer and its callback after the first evaluation, in float64: batches change no token."""
+    """Return a trainer and its callback after the first evaluation, in float64, where batches change no token."""
     trainer, _ = plain_trainer(model, folder, ["TicTacToe-v0"])
     in_double(trainer.model)
     callback = MatchCallback(
@@ -28,8 +28,8 @@ def matches(model, folder):
 
 def main(model, folder):
     trainer, callback = matches(model, folder)
-    told = {"curve": callback.curve, "played": [[e.game, *e.players, e.counter] for e in callback.episodes]}
-    (Path(folder) / f"rank_{trainer.accelerator.process_index}.json").write_text(json.dumps(told))
+    results = {"curve": callback.curve, "played": [[e.game, *e.players, e.counter] for e in callback.episodes]}
+    (Path(folder) / f"rank_{trainer.accelerator.process_index}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

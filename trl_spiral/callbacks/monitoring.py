@@ -1,4 +1,4 @@
-"""Warns while a run collapses or learns nothing, rather than after it has."""
+"""Warnings about runs that collapse or learn nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
-from trl_spiral.callbacks.log import log_beside
-from trl_spiral.callbacks.policy import rollout_of
+from trl_spiral.callbacks.log import log_separately
+from trl_spiral.callbacks.trainer_policy import latest_batch, prompt_style_of, rollout_of
 from trl_spiral.selfplay.first_batches import KEY, FirstBatches, Tally, count_replies
 from trl_spiral.selfplay.monitoring import CollapseMonitor, CollapseWarning
 from trl_spiral.text.printable import get_logger
@@ -21,10 +21,10 @@ class CollapseCallback(TrainerCallback):
     Warns of runs that collapse or learn nothing, with the remedy in the same sentence, and logs the number of warnings
     so far as `collapse/warnings`.
 
-    A run learns nothing if 90 % of its first replies hold no legal move, all its first rewards are equal, no token is
-    trained on, or the gradient is 0. It is judged once, by its first batches; see [`~selfplay.first_batches`]. Collapse is read
-    from the metrics that self-play logs; see [`~selfplay.monitoring`]. A healthy run gets no warning, and a resumed run repeats
-    none. DeepSpeed hides gradients, so they are not judged under it.
+    A run learns nothing if 90 % of its first replies contain no legal move, all its first rewards are equal, no token
+    is trained on, or the gradient is 0. This is judged once, by the first batches; see [`~selfplay.first_batches`].
+    Collapse is found in the metrics that self-play logs; see [`~selfplay.monitoring`]. A healthy run gets no warning,
+    and a resumed run repeats none. DeepSpeed hides gradients, so they are not judged under it.
 
     Args:
         trainer ([`~transformers.Trainer`]):
@@ -75,30 +75,30 @@ class CollapseCallback(TrainerCallback):
             return tally
         self.first.cycle = cycle
         tally.batches = 1
-        counts = _trl.count_batch(self.trainer, _trl.sampling_of(self.trainer).max_new_tokens)
+        counts = _trl.count_batch(self.trainer, _trl.trainer_sampling(self.trainer).max_new_tokens)
         tally.rows, tally.trained_tokens = counts.rows, counts.trained_tokens
-        rollout = rollout_of(self.trainer)
-        if rollout is not None:
-            count_replies(rollout.batch.episodes, tally)
-            tally.take_rewards(row.reward for row in rollout.batch.rows)
+        if rollout_of(self.trainer) is not None:
+            batch = latest_batch(self.trainer)
+            count_replies(batch.episodes, tally)
+            tally.take_rewards(row.reward for row in batch.rows)
         else:
             tally.replies, tally.truncated = counts.rows, counts.cut_off
             tally.take_rewards(_trl.latest_rewards(self.trainer))
             written = _trl.log_columns(self.trainer)["completion"]
             replies = [one if isinstance(one, str) else str(one[-1].get("content") or "") for one in written]
-            # Which of them were cut off is not stored; a longest one was, if any.
+            # TRL does not store which replies were truncated. If any was, a longest one was.
             tally.samples = {"truncated": max(replies, key=len), "any": replies[-1]}
         return tally
 
     def _judge(self, state) -> None:
-        sampling, rollout = _trl.sampling_of(self.trainer), rollout_of(self.trainer)
+        sampling = _trl.trainer_sampling(self.trainer)
         settings = {
             "max_completion_length": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "num_generations": self.trainer.num_generations,
-            "prompt_style": rollout.settings.prompt_style if rollout else "chat",
+            "prompt_style": prompt_style_of(self.trainer),
         }
-        new = self.first.judge(state.global_step, settings, rollout is not None)
+        new = self.first.judge(state.global_step, settings, rollout_of(self.trainer) is not None)
         self.monitor.warnings += new
         self._warn(new)
 
@@ -107,4 +107,4 @@ class CollapseCallback(TrainerCallback):
             for warning in new:
                 logger.warning("Step %d: %s", warning.step, warning.sentence)
         if new:
-            log_beside(self.trainer, {"collapse/warnings": float(len(self.monitor.warnings))})
+            log_separately(self.trainer, {"collapse/warnings": float(len(self.monitor.warnings))})

@@ -1,4 +1,4 @@
-"""Takes snapshots of the policy for a pool of opponents."""
+"""Snapshots of the policy for a pool of opponents."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from accelerate.utils import is_peft_model
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from trl_spiral.callbacks.log import log_beside
-from trl_spiral.callbacks.policy import games_of
+from trl_spiral.callbacks.log import log_separately
 from trl_spiral.callbacks.rating_games import play_rating_games
+from trl_spiral.callbacks.trainer_policy import games_of
 from trl_spiral.distributed import change_on_rank_zero, lock_on_rank_zero
 from trl_spiral.games import Game
 from trl_spiral.lock import FolderLock
@@ -34,42 +34,41 @@ PICTURE = "win_rates.png"
 
 class OpponentPoolCallback(TrainerCallback):
     """
-    Puts a snapshot of the model into a pool every so many steps, with any trainer of TRL's.
+    Adds a snapshot of the model to a pool every `every` steps, in any trainer of TRL.
 
-    A LoRA run's snapshots are adapters, any other's whole weights; all are folders that `from_pretrained` reads. Rank 0
-    writes, and every rank then holds the same index. Each checkpoint holds its own pool in its folder `opponents`, by
-    hard links: a snapshot takes room once, until neither the pool nor a checkpoint holds it.
+    Snapshots of a LoRA run are adapters; those of other runs are whole weights. `from_pretrained` reads both. Rank 0
+    writes, and all ranks have the same index. Each checkpoint contains its own pool in its folder `opponents`, by hard
+    links: a snapshot takes disk space once, until neither the pool nor a checkpoint contains it.
 
-    Where a run is resumed, the pool goes back to what it was at that checkpoint. [`SpiralTrainer`] sees to that itself,
-    from its own state.
+    When a run is resumed, the pool is restored from the checkpoint. [`SpiralTrainer`] restores it from its own state.
 
     Args:
         trainer ([`~transformers.Trainer`]):
-            Whose model is taken.
+            Trainer of the model.
         pool ([`~opponents.OpponentPool`]):
-            Where snapshots go.
+            Pool that receives the snapshots.
         every (`int`, *optional*, defaults to `20`):
-            Optimizer steps between snapshots; `None` for none but the base model.
+            Optimizer steps between snapshots; `None` for no snapshot except the base model.
         start (`int`, defaults to `0`):
-            Step of the first. The model at step 0 is `base`, so 0 means after the first `every` steps.
+            Step of the first snapshot. The model at step 0 is `base`, so 0 means after the first `every` steps.
         dtype (`torch.dtype`, *optional*):
-            In which floating-point weights are stored; by default as they are trained.
+            Data type of the stored floating-point weights. Default: as they are trained.
         base (`bool`, defaults to `False`):
-            Whether to keep the model that training starts from too, beside the others. A LoRA run has it anyway.
+            Whether to keep the initial model too. A LoRA run always has it.
         rating_games (`int`, defaults to `0`):
-            Games that each new snapshot plays against every other one, of each game: as many in each seat, from the same
-            deals. Rounded up to a whole number of deals.
+            Episodes of each game that a new snapshot plays against every other one, rounded up to a whole number of
+            deals. Each deal is played from every seat.
         games (sequence of [`~games.Game`], *optional*):
-            Games to play for ratings. Default: the trainer's; required where the trainer plays none.
+            Games to play for ratings. Default: the trainer's; required if the trainer plays none.
         restores (`bool`, defaults to `True`):
-            Whether a resumed run's pool goes back to the checkpoint; off where the trainer sees to that.
+            Whether to restore the pool on resume. Off in trainers that restore it themselves.
         repair (`bool`, defaults to `False`):
-            Whether it then goes on without snapshots that are missing or damaged.
+            Whether to resume without snapshots that are missing or damaged.
 
     Raises:
-        ValueError: If `every` or `start` is out of range, or ratings are to come from no game. If another process uses
-            the folder of the pool, or the output folder that contains it. When training begins, if the
-            pool holds snapshots of another run, or lacks some that the checkpoint needs.
+        ValueError: If `every` or `start` is out of range, or ratings need games and there are none. If another process
+            uses the folder of the pool, or the output folder that contains it. When training begins, if the pool
+            contains snapshots of another run, or lacks some that the checkpoint needs.
     """
 
     def __init__(
@@ -114,10 +113,10 @@ class OpponentPoolCallback(TrainerCallback):
             inside = Path(args.output_dir).resolve() in self.pool.folder.resolve().parents
             if not inside or any(Path(args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
                 raise ValueError(
-                    f"{self.pool.folder} holds snapshots of another run. Resume that one with `resume_from_checkpoint`, or "
-                    "choose another folder for the pool."
+                    f"{self.pool.folder} holds snapshots of another run. Resume that run with "
+                    "`resume_from_checkpoint`, or choose another folder for the pool."
                 )
-            # Of a run that was cut off before its first checkpoint.
+            # The snapshots are of a run that ended before its first checkpoint.
             change_on_rank_zero(self.pool, self.pool.start_anew)
         if self.base and not state.global_step and BASE not in self.pool:
             self._take(0, BASE)
@@ -128,7 +127,7 @@ class OpponentPoolCallback(TrainerCallback):
             self._take(state.global_step, f"step-{state.global_step}")
             if state.is_world_process_zero and self.restores:
                 numbers = {"pool/size": float(len(self.pool)), "pool/bytes": float(self.pool.size)}
-                log_beside(self.trainer, numbers)
+                log_separately(self.trainer, numbers)
 
     def on_save(self, args, state, control, **kwargs):
         if not state.is_world_process_zero:
@@ -153,16 +152,16 @@ class OpponentPoolCallback(TrainerCallback):
     def _take(self, step: int, name: str) -> None:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         sharded = self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled
-        # Gathered on every rank together, where it is in shards.
+        # Every rank takes part in gathering shards.
         weights = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped) if sharded else None
         kind: Kind = "adapter" if is_peft_model(model) else "weights"
 
         def write(folder: Path) -> None:
             state_dict = model.state_dict() if weights is None else weights
             if kind == "adapter":
-                save_adapter(model, folder, state_dict, self.dtype)
+                write_adapter(model, folder, state_dict, self.dtype)
             else:
-                model.save_pretrained(folder, state_dict=cast(state_dict, self.dtype))
+                model.save_pretrained(folder, state_dict=cast_weights(state_dict, self.dtype))
 
         change_on_rank_zero(self.pool, lambda: self.pool.add(step, kind, write, name=name, pinned=name == BASE))
         if self.rating_games and name in [snapshot.name for snapshot in self.pool.snapshots]:
@@ -178,13 +177,13 @@ class OpponentPoolCallback(TrainerCallback):
         folder = checkpoint / POOL_FOLDER
         if not (folder / INDEX).exists():
             raise ValueError(
-                f"{folder} holds no pool to resume with. Resume from a checkpoint that has one, and if it is not in "
-                "`output_dir` under its first name, set `args.resume_from_checkpoint` to it."
+                f"{folder} holds no pool to resume with. Resume from a checkpoint that has one. If the checkpoint was "
+                "moved out of `output_dir` or renamed, set `args.resume_from_checkpoint` to it."
             )
         if not self.repair and (problems := OpponentPool(folder).problems()):
             raise ValueError(
-                f"{folder} is damaged: {'; '.join(problems)}. Resume from another checkpoint, or go on without these "
-                "snapshots by `repair=True`."
+                f"{folder} is damaged: {'; '.join(problems)}. Resume from another checkpoint, or continue without "
+                "these snapshots with `repair=True`."
             )
         self.pool.restore(folder, self.repair)
 
@@ -193,19 +192,19 @@ class OpponentPoolCallback(TrainerCallback):
         names = [POLICY, *(name for name in self.pool.ratings.names if name != POLICY)]
         matrix = self.pool.ratings.matrix(names)
         if not any(map(any, matrix.counts)) or find_spec("matplotlib") is None:
-            return  # nobody has played: in a trainer without games nobody ever does
+            return  # no games yet; a trainer without games never has any
         picture = self.pool.folder / PICTURE
         draw_win_rates(matrix, picture, {name: self.pool.ratings.rating(name) for name in names})
         if "wandb" in args.report_to and find_spec("wandb") is not None:
             import wandb
 
             if wandb.run is not None:
-                # With the step as transformers' own callback names it, which is the axis of every curve.
+                # Under the name that transformers' callback gives the step, which is the axis of every curve.
                 wandb.log({"pool/win_rates": wandb.Image(str(picture)), "train/global_step": step})
 
 
-def cast(state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> dict[str, Any]:
-    """The floating-point weights in another type, if one is given; tied ones stay one, so that they are stored once."""
+def cast_weights(state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> dict[str, Any]:
+    """Return the weights with floating-point tensors cast to `dtype`, if given. Tied tensors stay tied."""
     if dtype is None:
         return dict(state_dict)
     done: dict[tuple[Any, ...], torch.Tensor] = {}
@@ -220,20 +219,21 @@ def cast(state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> dict[str, 
     return result
 
 
-def save_adapter(model: Any, folder: Path, state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> None:
+def write_adapter(model: Any, folder: Path, state_dict: Mapping[str, Any], dtype: torch.dtype | None) -> None:
     """
-    Writes the adapter in training as `save_pretrained` does, into the folder itself whatever the adapter's name, and
-    without others that hang on the model, such as the reference that TRL keeps of an adapter that it was given.
+    Write the adapter in training as `save_pretrained` does, directly into `folder` whatever the adapter's name.
+
+    Other adapters of the model are left out, such as the copy that TRL keeps as a reference.
     """
     name = model.active_adapter
-    # Not the base weights, which are not written and may be many.
+    # The base weights are not written, so they need no cast.
     adapter = {key: value for key, value in state_dict.items() if f".{name}." in f"{key}."}
-    model.save_pretrained(folder, state_dict={**state_dict, **cast(adapter, dtype)}, selected_adapters=[name])
+    model.save_pretrained(folder, state_dict={**state_dict, **cast_weights(adapter, dtype)}, selected_adapters=[name])
     if name != "default":
         for path in (folder / name).iterdir():
             path.rename(folder / path.name)
         (folder / name).rmdir()
-    # PEFT lists some of its fields in the order of a set, which differs from one process to the next.
+    # PEFT writes some fields in the order of a set, which differs between processes.
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     for field in ("target_modules", "modules_to_save"):

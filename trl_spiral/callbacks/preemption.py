@@ -41,8 +41,8 @@ class PreemptionCallback(TrainerCallback):
     The optimizer step in progress is finished first, on all ranks, even if the signal reaches only one of them. The
     exit code is 75 after SIGTERM and SIGUSR1, and 130 after Ctrl-C. A second Ctrl-C ends the process at once.
 
-    Signals act as usual before the first step and after training, when there is nothing to save. The same holds where
-    training does not run in the main thread. [`SpiralTrainer`] and [`AlgorithmTrainer`] add this callback themselves.
+    Signals act as usual before the first step and after training, when there is nothing to save, and if training does
+    not run in the main thread. [`SpiralTrainer`] and [`AlgorithmTrainer`] add this callback themselves.
 
     Args:
         trainer ([`~transformers.Trainer`]):
@@ -53,7 +53,7 @@ class PreemptionCallback(TrainerCallback):
         follow_launcher()
         self.trainer = trainer
         self._previous: dict[int, Any] = {}  # handlers that are replaced during training
-        self._received = 0  # a signal's number, which the handler alone sets
+        self._received = 0  # a signal's number, set only by the handler
         self._agreed = 0  # the same on all ranks
         self._saved: Path | None = None
 
@@ -112,7 +112,7 @@ class PreemptionCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        # All callbacks have seen the checkpoint by now, and none has begun what it does after training.
+        # Every callback has handled `on_save` by now, and none has begun its work after training.
         if self._saved is None:
             return
         if state.is_world_process_zero:
@@ -129,7 +129,7 @@ class PreemptionCallback(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         self.restore()
         if self._received:
-            os.kill(os.getpid(), self._received)  # it came too late for a step of its own
+            os.kill(os.getpid(), self._received)  # it arrived after the last step
 
 
 def follow_launcher() -> None:
@@ -143,7 +143,7 @@ def follow_launcher() -> None:
     try:
         words = Path(f"/proc/{launcher}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
-        return  # another system, or the launcher has just ended
+        return  # not Linux, or the launcher has just ended
     if _LAUNCHERS.isdisjoint(os.path.basename(word) for word in words[:4]):
         return
     prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)

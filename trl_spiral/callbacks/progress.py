@@ -1,4 +1,4 @@
-"""Progress in one line."""
+"""Training progress in one line per log entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MATCH = re.compile(r"eval/(?P<match>[^/]+)/all/reward")
 
 
 def progress_line(step: int, logs: Mapping[str, Any]) -> str | None:
-    """What a log entry says of a run of self-play, in one short line; `None` if it says nothing of it."""
+    """Return the self-play metrics of a log entry as one short line; `None` if it has none of them."""
     shown = [f"{label} {form.format(float(logs[key]))}" for key, label, form in SHOWN if key in logs]
     for key, value in logs.items():
         if graded := _GRADE.fullmatch(key):
@@ -38,7 +38,7 @@ def progress_line(step: int, logs: Mapping[str, Any]) -> str | None:
 
 
 class SelfPlayProgressCallback(ProgressCallback):
-    """A progress bar with one short line per log, in place of transformers' bar, which prints every metric."""
+    """A progress bar with one short line per log entry. It replaces transformers' bar, which prints every metric."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or self.training_bar is None or not logs:

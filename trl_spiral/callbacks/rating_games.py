@@ -1,4 +1,4 @@
-"""Games among snapshots: ratings that do not hang on the policy alone, and circles that can be seen."""
+"""Games among snapshots, for ratings that do not depend on the policy alone and for cycles among snapshots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelerate.utils import gather_object
 from transformers import Trainer
 
 from trl_spiral import _trl
-from trl_spiral.callbacks.policy import policy_player
+from trl_spiral.callbacks.trainer_policy import engine_group, training_player
 from trl_spiral.distributed import agree
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Played
@@ -21,35 +21,34 @@ def play_rating_games(
     trainer: Trainer, pool: OpponentPool, name: str, number: int, games: Sequence[Game], seed: int
 ) -> list[Played]:
     """
-    Lets a snapshot play every other one. Every rank must call it, and is told all results.
+    Play a snapshot against every other one, and return all results. Every rank must call it.
 
     Args:
         trainer ([`~transformers.Trainer`]):
-            Whose engine answers.
+            Trainer whose engine is used.
         pool ([`~opponents.OpponentPool`]):
-            Holds them all.
+            Pool of all snapshots.
         name (`str`):
-            The snapshot.
+            Name of the snapshot.
         number (`int`):
-            Playings of each game, against each other snapshot. Each deal is played once from every seat, so it is rounded up.
+            Episodes of each game against each other snapshot, rounded up to a whole number of deals. Each deal is
+            played once from every seat.
         games (sequence of [`~games.Game`]):
-            What is played.
+            Games to play.
         seed (`int`):
             Seed of the deals and of all decisions.
     """
     rivals = [snapshot.name for snapshot in pool.snapshots if snapshot.name != name]
     if not rivals:
         return []
-    policy = policy_player(trainer)
+    policy = training_player(trainer)
     seatings = [
         (rival, game, deal, seat)
         for rival, game in itertools.product(rivals, games)
         for deal in range(-(-number // game.traits.seats))
         for seat in range(game.traits.seats)
     ]
-    # Each engine plays its share; ranks that share one all ask it the same.
-    sharing = _trl.ranks_per_engine(trainer)
-    group, groups = trainer.accelerator.process_index // sharing, trainer.accelerator.num_processes // sharing
+    group, groups = engine_group(trainer)
 
     def starts() -> Iterator[Playing]:
         for counter in range(group, len(seatings), groups):
@@ -72,5 +71,6 @@ def play_rating_games(
         for episode in episodes
         if not episode.ending.is_broken
     ]
-    told = {result.counter: result for result in gather_object(results)}
-    return [told[counter] for counter in sorted(told)]
+    # By counter: ranks that share an engine play the same episodes.
+    gathered = {result.counter: result for result in gather_object(results)}
+    return [gathered[counter] for counter in sorted(gathered)]

@@ -1,4 +1,4 @@
-"""Games that a person can read, and the record of the run that they belong to."""
+"""Transcripts of games, and the description of the run that they belong to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 
 from trl_spiral import _trl
-from trl_spiral.callbacks.policy import check_can_play, evaluation_player, games_of, rollout_of
+from trl_spiral.callbacks.trainer_policy import (
+    check_can_play,
+    evaluation_player,
+    games_of,
+    latest_batch,
+    resume_of,
+    rollout_of,
+)
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import GAMES, GameLog, make_record, write_transcripts
 from trl_spiral.games import Game
@@ -35,34 +42,34 @@ RUN = "run.json"
 
 class TranscriptCallback(TrainerCallback):
     """
-    Keeps games that a person can read, in the output folder: what `trl-spiral report` replays.
+    Writes games that can be read, in the output folder. `trl-spiral report` replays them.
 
-    After training, the finished policy plays the trainer's games against itself and, where a game has a random player,
-    against that in each seat. It is asked as in the trainer's evaluation. These games are kept as Markdown in
-    `transcripts/` and as records in `games.jsonl`. With `every`, games of training are kept there too, with the
+    After training, the final policy plays the trainer's games against itself and, if a game has a random player,
+    against that in each seat. Prompts and sampling are those of the trainer's evaluation. These games are written as
+    Markdown in `transcripts/` and as records in `games.jsonl`. With `every`, training games are recorded too, with the
     advantages of their turns. `run.json` records how the run was started.
 
-    Games of training are the first of their batch on the first rank. A batch that is trained on for several steps is known
-    until the next resume (in a plain trainer, evaluation): later steps of it keep none. `games.jsonl` takes up to 100 MB; a resumed run
-    drops from it what it is about to keep again.
+    Recorded training games are the first of their batch on the first rank. If a batch is trained on for several steps,
+    steps after a resume (in a plain trainer, after an evaluation) record none. `games.jsonl` is limited to 100 MB. A
+    resumed run removes the records after its checkpoint, since it will write them again.
 
     Args:
         trainer ([`~transformers.Trainer`]):
-            Whose policy plays.
+            Trainer whose policy plays.
         game (`str`, [`~games.Game`] or a sequence of them, *optional*):
-            Games to play after training. Default: the trainer's; required where the trainer plays none.
+            Games to play after training. Default: the trainer's; required if the trainer plays none.
         games (`int`, defaults to `10`):
-            Number of games: after training, shared out among what is played, and of each step of which games are kept.
+            Number of episodes: after training, divided among the games, and at each step that records training games.
         temperature (`float`, *optional*):
-            Temperature of the finished policy. Default: the trainer's, in evaluation.
+            Temperature of the final policy. Default: the trainer's, in evaluation.
         prompt_style (`str`, *optional*):
-            See [`~text.prompts.PromptRenderer`]; by default that of the trainer's self-play, or `"chat"`.
+            See [`~text.prompts.PromptRenderer`]. Default: the style of the trainer's self-play, or `"chat"`.
         every (`int`, *optional*):
-            Steps between those of which games of training are kept, the first step beside them; by default none are.
+            Steps between records of training games, in addition to the first step. By default, none are recorded.
 
     Raises:
         ValueError: If no game is given and the trainer plays none. When training begins, if the trainer's model cannot
-            play, or games of training are to be kept and the trainer does not play by [`SelfPlayRollout`].
+            play, or `every` is set and the trainer does not play by [`SelfPlayRollout`].
         RuntimeError: If the game cannot be played on this machine.
     """
 
@@ -77,7 +84,7 @@ class TranscriptCallback(TrainerCallback):
     ) -> None:
         if every is not None and every < 1:
             raise ValueError(
-                f"`every` ({every}) must be at least 1: it counts steps. Use `None` to keep no game of training."
+                f"`every` ({every}) must be at least 1: it counts steps. Use `None` to record no training games."
             )
         self.trainer = trainer
         self.played = {game.name: game for game in games_of(trainer, game, "game")}
@@ -92,37 +99,35 @@ class TranscriptCallback(TrainerCallback):
         check_can_play(self.trainer, self.prompt_style)
         if self.every and rollout_of(self.trainer) is None:
             raise ValueError(
-                f"`every` ({self.every}) keeps games of training, and this trainer plays none. Leave it out, or train by "
-                "`SelfPlayRollout` or `SpiralTrainer`."
+                f"`every` ({self.every}) records training games, and this trainer plays none. Leave it out, or train "
+                "with `SelfPlayRollout` or `SpiralTrainer`."
             )
         if state.is_world_process_zero:
             Path(args.output_dir).mkdir(parents=True, exist_ok=True)
             self.log.rewind(state.global_step)
             path = Path(args.output_dir) / RUN
             resumed = _resumed_before(path, state.global_step)
-            if this := getattr(self.trainer, "resumed", None):
+            if this := resume_of(self.trainer):
                 resumed.append(this)
             text = json.dumps({**describe_run(args, sys.argv), "resumed": resumed}, indent=1)
             path.write_text(text, encoding="utf-8")
 
     def on_prediction_step(self, args, state, control, **kwargs):
-        # In a plain trainer the roll-out holds the games that it played last, of training or not.
-        self._evaluated = getattr(rollout_of(self.trainer), "batch", None)
+        # In a plain trainer, the latest batch may be that of an evaluation.
+        self._evaluated = latest_batch(self.trainer)
 
     def on_step_end(self, args, state, control, **kwargs):
         step = state.global_step
         if not self.every or not state.is_world_process_zero or (step != 1 and step % self.every):
             return
-        rollout = self.trainer.rollout_func
-        if rollout.batch is self._evaluated:
+        batch = latest_batch(self.trainer)
+        if batch is self._evaluated:
             return
-        rules = {game.name: game for game in rollout.games}
+        rules = {game.name: game for game in rollout_of(self.trainer).games}
         self.log.append(
             [
-                make_record(
-                    episode, rules[episode.game], step, "training", trained_advantages(episode, rollout.batch.rows)
-                )
-                for episode in rollout.batch.episodes[: self.games]
+                make_record(episode, rules[episode.game], step, "training", trained_advantages(episode, batch.rows))
+                for episode in batch.episodes[: self.games]
             ]
         )
 
@@ -143,7 +148,7 @@ class TranscriptCallback(TrainerCallback):
         logger.info("Wrote %d transcripts to %s.", len(episodes), folder)
 
     def _play(self, game: Game, policy: PolicyPlayer, number: int, engine: Engine) -> list[Episode]:
-        """Play a game against itself and, where it has a random player, against that in each seat."""
+        """Play a game against itself and, if it has a random player, against that in each seat."""
         seats = game.traits.seats
         share = number // (seats + 1) if has_random_player(game) else 0
         episodes = play_matches(game, policy, policy, 0, number - seats * share, engine)
@@ -154,16 +159,16 @@ class TranscriptCallback(TrainerCallback):
 
 def trained_advantages(episode: Episode, batch: Sequence[Row]) -> list[list[float | None]]:
     """
-    For each seat, the advantage of each turn as a batch trains on it, a mean over its tokens; `None` for a turn that is not
-    in the batch: another player's, one that waits for the next batch, one left out for having none, or another rank's.
+    Return the advantage of each turn of each seat in a batch, as a mean over its tokens.
 
-    A plain [`~trl.GRPOTrainer`] takes the batch mean off them.
+    It is `None` for a turn that is not in the batch: a turn of another player or of another rank, one that waits for
+    the next batch, or one that was filtered out. A plain [`~trl.GRPOTrainer`] subtracts the batch mean from them.
     """
     result = []
     for trajectory in episode.trajectories:
         rows = [row for row in batch if row.episode == episode.counter and row.seat == trajectory.seat]
         numbers: list[float | None] = []
-        written: list[float] = []  # what is left of a row: its advantages of tokens that the policy wrote
+        written: list[float] = []  # remaining advantages of a row, of tokens that the policy wrote
         for turn in trajectory.turns:
             if not written and rows and tuple(rows[0].prompt_ids) == turn.prompt_ids:
                 row = rows.pop(0)

@@ -1,4 +1,4 @@
-"""`trl-spiral doctor`: what this machine has, what it lacks, and what lacking it costs. Changes nothing, asks no network."""
+"""`trl-spiral doctor`: what this machine has for training and for running programs. Offline; it changes nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from trl_spiral import __version__
+from trl_spiral.cli.command import Command
 from trl_spiral.text.printable import echo
 
 
@@ -17,29 +18,30 @@ PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "textarena
 PACKAGE = "trl-spiral"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command takes none."""
+class DoctorCommand(Command):
+    """Shows packages, devices, extras and the layers of the sandbox. A missing part is not an error."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add nothing: the command has no arguments."""
+
+    def run(self, args: argparse.Namespace) -> None:
+        echo(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+        for name in PACKAGES:
+            echo(f"  {name:<13}{installed_version(name) or 'missing: required for training'}")
+        echo("\nDevices")
+        for line in devices():
+            echo(f"  {line}")
+        echo("\nExtras")
+        for extra, packages in extras().items():
+            missing = ", ".join(name for name in packages if installed_version(name) is None)
+            echo(f"  {extra:<13}{f'missing {missing}' if missing else 'complete'}")
+        echo("\nSandbox for programs that a model wrote")
+        for line in [*sandbox_layers(), try_sandbox()]:
+            echo(f"  {line}")
 
 
-def run(args: argparse.Namespace) -> None:
-    """Prints what is found. What lacks is no error."""
-    echo(f"{PACKAGE} {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    for name in PACKAGES:
-        echo(f"  {name:<13}{installed(name) or 'missing: install it to train'}")
-    echo("\nWhat runs the model")
-    for line in devices():
-        echo(f"  {line}")
-    echo("\nExtras")
-    for extra, packages in extras().items():
-        missing = ", ".join(name for name in packages if installed(name) is None)
-        echo(f"  {extra:<13}{f'lacks {missing}' if missing else 'complete'}")
-    echo("\nWhat contains programs that a model wrote")
-    for line in layers():
-        echo(f"  {line}")
-
-
-def installed(name: str) -> str | None:
-    """Version of a distribution, or `None`; imports nothing."""
+def installed_version(name: str) -> str | None:
+    """Return the version of a distribution, or `None`, without importing it."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -47,7 +49,11 @@ def installed(name: str) -> str | None:
 
 
 def extras() -> dict[str, list[str]]:
-    """Distributions that each extra of ours asks for; for those that it asks another's extra for, that extra's name."""
+    """
+    Return the distributions of each extra.
+
+    If an extra requires another package's extra, as in `trl[vllm]`, it is the name of that extra.
+    """
     found: dict[str, list[str]] = {}
     for line in requires(PACKAGE) or ():
         # Such as `lm-eval[hf]<0.5,>=0.4.13; extra == 'eval'`
@@ -59,10 +65,10 @@ def extras() -> dict[str, list[str]]:
 
 
 def devices() -> list[str]:
-    """Cores, threads and accelerators."""
+    """Return one line on cores and threads, and one on the accelerators."""
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     lines = [f"{os.cpu_count()} cores, {usable_cores()} for this process; OMP_NUM_THREADS {threads}"]
-    if installed("torch") is None:
+    if installed_version("torch") is None:
         return [*lines, "no torch"]
     import torch
 
@@ -80,24 +86,23 @@ def devices() -> list[str]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def layers() -> list[str]:
-    """What the sandbox finds of what it builds on."""
+def sandbox_layers() -> list[str]:
+    """Return one line for each layer of the sandbox: its version, or the consequence if it is missing."""
     from trl_spiral.sandbox.kernel import features
 
     found = features()
     width = max(len(layer.name) for layer in found) + 2
     lines = [f"{layer.name:<{width}}{layer.found or f'no: {layer.cost}'}" for layer in found]
     bubblewrap = shutil.which("bwrap")
-    lines.append(f"{'bubblewrap':<{width}}{bubblewrap or 'no: `BubblewrapSandbox` is refused'}")
-    return [*lines, verdict()]
+    return [*lines, f"{'bubblewrap':<{width}}{bubblewrap or 'no: `BubblewrapSandbox` is refused'}"]
 
 
-def verdict() -> str:
-    """What comes of trying."""
+def try_sandbox() -> str:
+    """Run a program in the sandbox, and return the result as one sentence."""
     from trl_spiral.sandbox import CannotContain, Job, LocalSandbox
 
     try:
@@ -105,6 +110,6 @@ def verdict() -> str:
             (outcome,) = sandbox.run([Job("", calls=("6 * 7",))])
     except CannotContain as error:
         return str(error)
-    except RuntimeError as error:  # of a kernel or a container around us that promises more than it keeps
+    except RuntimeError as error:  # a kernel or a container that does not do what it reports
         return f"A program could not be run: {error}"
     return "A program was run, and is contained." if outcome.answers else f"A program could not be run: {outcome}"

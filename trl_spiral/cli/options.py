@@ -1,9 +1,11 @@
-"""Arguments that several commands share: what is played, and how models are loaded and asked."""
+"""Arguments that several commands share: games, and how models are loaded and sampled."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_spiral.games import Game, get_game
@@ -17,13 +19,16 @@ CONTESTANT = (
     "a model's folder (whole or LoRA adapter), its id on the Hub, a snapshot (run/opponents#step-40), an endpoint "
     "(https://host/v1#model), or random, minimax, equilibrium, mcts-200"
 )
-"""What may be named, for help texts."""
+"""Names of players, for help texts."""
+
+IN_FLIGHT = dict(type=int, default=128, help="most replies generated at once (default: %(default)s)")
+"""The option `--in-flight`."""
 
 
 def add_contestant_arguments(parser: argparse.ArgumentParser, temperature: float) -> None:
-    """Arguments of how contestants are loaded and asked."""
-    group = add_model_arguments(parser, temperature, 1024, "longest reply; longer ones forfeit")
-    group.add_argument("--tokenizer", help="of pools' snapshots (default: the run's, beside the pool)")
+    """Add the arguments of how contestants are loaded and sampled."""
+    group = add_model_arguments(parser, temperature, 1024, "token limit of a reply; longer replies forfeit")
+    group.add_argument("--tokenizer", help="of pools' snapshots (default: the run's, from the folder of the pool)")
     group.add_argument(
         "--api-key-env",
         default="OPENAI_API_KEY",
@@ -34,57 +39,80 @@ def add_contestant_arguments(parser: argparse.ArgumentParser, temperature: float
     )
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, temperature: float, max_new_tokens: int, longest: str) -> Any:
-    """Arguments of how models are loaded and asked; `sampling_of` and `device_of` read them. Returns their group, for more."""
+def add_model_arguments(parser: argparse.ArgumentParser, temperature: float, max_new_tokens: int, limit: str) -> Any:
+    """
+    Add the arguments of how models are loaded and sampled, for `read_sampling` and `read_device`.
+
+    Args:
+        parser (`argparse.ArgumentParser`):
+            Parser of the command.
+        temperature, max_new_tokens:
+            Defaults.
+        limit (`str`):
+            Help of `--max-new-tokens`.
+
+    Returns:
+        The group of these arguments.
+    """
     group = parser.add_argument_group("models")
     group.add_argument(
-        "--temperature", type=float, default=temperature, help="at which models reply (default: %(default)s)"
+        "--temperature", type=float, default=temperature, help="temperature of the models (default: %(default)s)"
     )
-    group.add_argument("--max-new-tokens", type=int, default=max_new_tokens, help=f"{longest} (default: %(default)s)")
-    group.add_argument("--prompt-style", default="chat", help="how prompts are written (default: %(default)s)")
-    group.add_argument("--device", help="where models are put (default: cuda if there is one, else cpu)")
+    group.add_argument("--max-new-tokens", type=int, default=max_new_tokens, help=f"{limit} (default: %(default)s)")
+    group.add_argument("--prompt-style", default="chat", help="style of the prompts (default: %(default)s)")
+    group.add_argument("--device", help="device of the models (default: cuda if available, else cpu)")
     return group
 
 
-def sampling_of(args: argparse.Namespace) -> Sampling:
-    """How replies are drawn. Raises `ValueError` if a number is out of range."""
+def read_sampling(args: argparse.Namespace) -> Sampling:
+    """Return how replies are sampled. Raises `ValueError` if a number is out of range."""
     at_least_one("--max-new-tokens", args.max_new_tokens)
     if args.temperature < 0.0:
-        raise ValueError(
-            f"`--temperature` ({args.temperature}) must not be negative. Use `0` for the likeliest reply."
-        )
+        raise ValueError(f"`--temperature` ({args.temperature}) must not be negative. Use `0` for greedy decoding.")
     return Sampling(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
 
 
-def device_of(args: argparse.Namespace) -> str:
-    """Where models are put. Raises `ValueError` if torch cannot use it."""
+def read_device(args: argparse.Namespace) -> str:
+    """Return the device of the models. Raises `ValueError` if torch cannot use it."""
     import torch
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # of torch without CUDA, the latter
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises the latter
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(f"`--device` ({device}) cannot be used: {reason}. Use `cpu`, or leave it out.") from error
     return device
 
 
-def read_games(names: Sequence[str]) -> list[Game]:
-    """The games called so. Raises `ValueError` if there is none, and `RuntimeError` if one cannot be played on this machine."""
+def playable_games(names: Sequence[str]) -> list[Game]:
+    """
+    Return the games with these names, each once.
+
+    Raises:
+        ValueError: If a game is unknown.
+        RuntimeError: If a game cannot be played on this machine.
+    """
     games = [get_game(name) for name in dict.fromkeys(names)]
     for game in games:
         game.check()
     return games
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write plain values to a file, and create its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
 def at_least_one(name: str, value: int) -> None:
-    """Raises `ValueError` if a number leaves nothing to play."""
+    """Raise `ValueError` if a number is below 1."""
     if value < 1:
-        raise ValueError(f"`{name}` ({value}) must be at least 1: nothing would be played.")
+        raise ValueError(f"`{name}` ({value}) must be at least 1.")
 
 
-def check_is_one(name: str, value: str) -> None:
-    """Raise `ValueError` if an argument names several players, as a pool's folder does."""
+def check_names_one(name: str, value: str) -> None:
+    """Raise `ValueError` if an argument names several players, as the folder of a pool does."""
     from trl_spiral.engines.build import read_name
 
     read_name(value, name)
@@ -92,12 +120,12 @@ def check_is_one(name: str, value: str) -> None:
 
 def open_contestants(args: argparse.Namespace, names: Sequence[str], games: Sequence[Game]) -> BuiltPlayers:
     """
-    The players that are named, with models loaded as the arguments say.
+    Return the named players, with models loaded as the arguments say.
 
     Raises:
         ValueError: If an argument is out of range, or as `build_players` does.
     """
-    sampling, device = sampling_of(args), device_of(args)
+    sampling, device = read_sampling(args), read_device(args)
     from trl_spiral.engines.build import build_players, read_names
 
     return build_players(

@@ -40,7 +40,7 @@ from typing import Any, Literal
 
 from trl_spiral.files import naming_full_disk, replacing
 from trl_spiral.games import Game
-from trl_spiral.text.printable import code_block, file_name, get_logger, inline
+from trl_spiral.text.printable import fenced_lines, file_name, get_logger, inline
 from trl_spiral.text.shapes import parse
 from trl_spiral.types import Episode, Observation
 
@@ -107,8 +107,8 @@ def format_transcript(episode: Episode, prompt_text: Callable[[Sequence[int]], s
         turn = next(taken[seat])
         lines += [f"## Turn {number}: seat {seat}, {inline(episode.players[seat])}", ""]
         if prompt_text is not None and turn.prompt_ids:
-            lines += ["Read:", "", *code_block(prompt_text(turn.prompt_ids)), ""]
-        lines += ["Wrote:", "", *code_block(turn.text), ""]
+            lines += ["Read:", "", *fenced_lines(prompt_text(turn.prompt_ids)), ""]
+        lines += ["Wrote:", "", *fenced_lines(turn.text), ""]
         if turn.logprobs:
             lines += [f"{len(turn.completion_ids)} tokens, log-probability {sum(turn.logprobs):.3f}", ""]
     return "\n".join(lines)

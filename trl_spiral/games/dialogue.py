@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from trl_spiral.games.base import Game, Match
+from trl_spiral.text.replies import MAX_MOVE
 from trl_spiral.types import Ending, Observation
-
-
-_MAX_ACTION = 512
 
 
 class DialogueMatch(Match):
@@ -122,7 +120,7 @@ def normalize_move(action: str) -> str:
     The result is empty, which is no legal move, if the text is longer than any move or contains non-ASCII characters:
     `int` and `str.lower` accept some of them.
     """
-    move = action.strip() if len(action) <= _MAX_ACTION else ""
+    move = action.strip() if len(action) <= MAX_MOVE else ""
     if move.startswith("[") and move.endswith("]"):
         move = move[1:-1]
     return " ".join(move.lower().split()) if move.isascii() else ""

@@ -1,10 +1,10 @@
-// ---- what was kept: unpacked when it is looked at, listed as far as it is in sight, stepped through one at a time ----
-// A `kind` says what is particular to games, or to replies: their names (`one`, `many`), a `row` of the list, the `fields` that
-// filter it, the `texts` that are searched, the `story` that is stepped through, and a `note` on how to read that.
+// ---- browser of records: decompresses records when they are opened, and draws only visible rows ----
+// A `kind` describes games or replies: nouns (`one`, `many`), a `row` of the list, the `fields` of the filters, the
+// `texts` to search, the `story` to step through, and a `note` on how to read it.
 const ROW = 54; // pixels, as in the style sheet
 const SPARE = 6; // rows drawn beyond either edge
 
-// The records, in packed blocks. A block is unpacked once; a record is parsed each time it is asked for.
+// The records, in compressed blocks. A block is decompressed once; a record is parsed each time it is opened.
 function makeStore(blockSize, isPlain, many, textsOf) {
   const packed = [...document.querySelectorAll("script.records")];
   const unpacked = new Map();
@@ -13,7 +13,7 @@ function makeStore(blockSize, isPlain, many, textsOf) {
     const text = packed[block].textContent;
     if (isPlain) return text.split("\n");
     if (!("DecompressionStream" in window)) {
-      throw new Error(`This browser cannot unpack the ${many}: those of May 2023 and later can. Or write the page with --plain.`);
+      throw new Error(`This browser cannot decompress the ${many}. Use a browser of May 2023 or later, or write the page with --plain.`);
     }
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -27,16 +27,16 @@ function makeStore(blockSize, isPlain, many, textsOf) {
 
   return {
     record: async (place) => JSON.parse((await lines(Math.floor(place / blockSize)))[place % blockSize]),
-    // What a search looks at, of every record of a block: all that was read and written.
+    // Lower-case text of every record of a block, for the search.
     texts: async (block) => (await lines(block)).map((line) => textsOf(JSON.parse(line)).join("\n").toLowerCase()),
     blockSize,
   };
 }
 
-// The list. `choose` is called with an entry's place in the index.
+// The list. It calls `choose` with the index of an entry.
 function makeList(index, kind, choose) {
   const spacer = make("div", { class: "spacer" });
-  const box = make("div", { class: "list", tabindex: "0", role: "listbox", "aria-label": `Kept ${kind.many}; up and down arrows choose` }, spacer);
+  const box = make("div", { class: "list", tabindex: "0", role: "listbox", "aria-label": `Recorded ${kind.many}; select with up and down arrows` }, spacer);
   let shown = [];
   let chosen = -1; // position in `shown`
 
@@ -86,7 +86,7 @@ function makeList(index, kind, choose) {
 
   return {
     box,
-    // Lists other entries, and keeps to the one that is open if it is among them.
+    // Shows other entries; the open entry stays selected if it is among them.
     show(places, keep) {
       shown = places;
       spacer.style.height = `${shown.length * ROW}px`;
@@ -98,7 +98,7 @@ function makeList(index, kind, choose) {
   };
 }
 
-// The filters and the search. `show` is called with the places of the entries that pass.
+// The filters and the search. They call `show` with the indices of the matching entries.
 function makeFilters(index, kind, store, show) {
   const said = make("output", { class: "count", "aria-live": "polite" });
   const controls = {};
@@ -107,7 +107,7 @@ function makeFilters(index, kind, store, show) {
     controls[name] = make("select", { id: `by-${name}`, onchange: apply }, make("option", { value: "" }, all), found.map((value) => make("option", { value }, value)));
     return make("div", {}, make("label", { for: `by-${name}` }, title), controls[name]);
   });
-  const search = make("input", { id: "search", type: "search", placeholder: "in what was read and written", spellcheck: "false", oninput: () => { clearTimeout(waiting); waiting = setTimeout(apply, 200); } });
+  const search = make("input", { id: "search", type: "search", placeholder: "in prompts and replies", spellcheck: "false", oninput: () => { clearTimeout(waiting); waiting = setTimeout(apply, 200); } });
   let waiting, latest = 0;
 
   async function apply() {
@@ -124,7 +124,7 @@ function makeFilters(index, kind, store, show) {
       for (const block of new Set(passing.map((place) => Math.floor(place / store.blockSize)))) {
         said.textContent = `searching, ${found.length} found …`;
         const texts = await store.texts(block);
-        if (mine !== latest) return; // the question has changed
+        if (mine !== latest) return; // a newer search has started
         texts.forEach((text, k) => { if (left.has(block * store.blockSize + k) && text.includes(wanted)) found.push(block * store.blockSize + k); });
       }
     }
@@ -135,8 +135,8 @@ function makeFilters(index, kind, store, show) {
   return { form: make("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, choices, make("div", { class: "wide" }, make("label", { for: "search" }, "Search"), search), said), apply };
 }
 
-// The view, which steps through one record. What there is to see is the kind's to tell: `story` gives a heading, and stops, each
-// with the face of its button, what is said of it to who cannot see that, and what it draws.
+// The view, which steps through one record. `kind.story` returns a heading and stops. Each stop has the face of its
+// button, an accessible label (`said`), and a function that draws it.
 function makeStepper(index, kind, store) {
   const view = make("article", { class: "view", "aria-label": "Replay" });
   let place = -1, story = null, at = 0;
@@ -145,7 +145,7 @@ function makeStepper(index, kind, store) {
     place = wanted;
     try {
       const found = await store.record(wanted);
-      if (place !== wanted) return; // another was chosen meanwhile
+      if (place !== wanted) return; // another entry was opened in the meantime
       story = kind.story(index[wanted], found);
     } catch (error) {
       close(error.message);
@@ -163,7 +163,7 @@ function makeStepper(index, kind, store) {
 
   function go(stop) {
     if (!story || stop < 0 || stop >= story.stops.length) return;
-    // The buttons are made anew, and whoever was on one of them stays there.
+    // The buttons are replaced, so move the focus to the new button.
     const held = view.contains(document.activeElement) ? document.activeElement.dataset : {};
     at = stop;
     draw();
@@ -183,24 +183,24 @@ function makeStepper(index, kind, store) {
   function strip() {
     const stops = story.stops.map((one, k) => make("button", { type: "button", "data-turn": k, "aria-current": k === at ? "step" : null, "aria-label": one.said, onclick: () => go(k) }, one.face));
     return make("div", { class: "steps" },
-      make("button", { type: "button", class: "step", "data-by": "-1", disabled: at === 0, "aria-label": "One back", onclick: () => go(at - 1) }, "‹"),
+      make("button", { type: "button", class: "step", "data-by": "-1", disabled: at === 0, "aria-label": "Previous step", onclick: () => go(at - 1) }, "‹"),
       make("div", { class: "rail" }, stops),
-      make("button", { type: "button", class: "step", "data-by": "1", disabled: at === stops.length - 1, "aria-label": "One on", onclick: () => go(at + 1) }, "›"));
+      make("button", { type: "button", class: "step", "data-by": "1", disabled: at === stops.length - 1, "aria-label": "Next step", onclick: () => go(at + 1) }, "›"));
   }
 
   return { view, open, close, step: (by) => go(at + by), current: () => place };
 }
 
-// All of that in a section, of which `kept` were to be had.
+// Adds all of this to a section. `kept` is the number of records that the run has.
 function fillBrowser(section, index, kept, kind) {
   const store = makeStore(data.block, data.plain, kind.many, kind.texts);
   const stepper = makeStepper(index, kind, store);
   const list = makeList(index, kind, stepper.open);
   const filters = makeFilters(index, kind, store, (places) => {
     list.show(places, stepper.current());
-    if (!places.length) stepper.close(`No kept ${kind.one} is like that. Loosen the filters.`);
+    if (!places.length) stepper.close(`No recorded ${kind.one} matches. Relax the filters.`);
   });
-  // On the whole page, as long as nothing else that arrows move has the focus: a field, a curve, a table that scrolls.
+  // Arrow keys work on the whole page, unless the focus is on a field, a curve or a table, which use them too.
   document.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const taken = event.target.matches("input, select") || (event.target.closest("[tabindex]") && !section.contains(event.target));
@@ -208,7 +208,7 @@ function fillBrowser(section, index, kept, kind) {
     event.preventDefault();
     stepper.step(by);
   });
-  const sample = kept > index.length ? ` An even sample of the ${whole(kept)} that were kept.` : "";
+  const sample = kept > index.length ? ` An even sample of ${whole(kept)} recorded ${kind.many}.` : "";
   section.append(
     make("p", { class: "note" }, `Left and right arrows step through a ${kind.one}, up and down through the list.${kind.note}${sample}`),
     filters.form, make("div", { class: "replay" }, list.box, stepper.view));

@@ -12,8 +12,9 @@ function niceTicks(low, high, wanted) {
   return ticks;
 }
 
-// What the vertical axis spans: from zero where that costs little or noise would fill it, and all of 0 to 100 % where shares
-// are large. Of a band, its end must fit: what is wider, as before anybody has played, is cut.
+// The range of the vertical axis. It starts at zero if that costs little space or noise would fill the chart, and spans
+// 0 to 100 % if shares are large. The last interval of a band must fit. Wider intervals, as at the start of a run, are
+// cut.
 function span(chart) {
   if (chart.style === "shares") return [0, 1];
   const values = chart.series.flatMap((one) => [...one.points.map((point) => point[1]), ...one.points.at(-1).slice(2)]).filter((y) => y !== null);
@@ -26,7 +27,7 @@ function span(chart) {
   return [low === 0 ? 0 : low - pad, high + pad];
 }
 
-// Where shares are stacked, each lies upon those before it.
+// Stacked shares: each one starts at the top of the one before it.
 function stacked(chart) {
   const floor = new Map();
   return chart.series.map((one) => one.points.map(([x, y]) => {
@@ -51,7 +52,8 @@ function colour(one, place) {
   return one.role ? `var(--${one.role})` : `var(--series-${place % 6})`;
 }
 
-// A warning belongs to the curve of its metric; that of a skew between seats, which is not logged, to how their games end.
+// A warning belongs to the curve of its metric. The skew between seats is not logged: its warning belongs to the
+// results.
 function warns(warning, one) {
   return warning.metric === one.metric || (one.role !== "" && `${one.metric.replace(/seat\d+\/\w+$/, "")}skew` === warning.metric);
 }
@@ -75,7 +77,7 @@ function drawChart(chart, lastStep, warnings) {
   const svg = makeSvg("svg", { height: HEIGHT, "aria-hidden": "true" });
   const plot = make("div", {
     class: "plot", tabindex: "0", role: "group",
-    "aria-label": `${chart.title}, steps ${steps[0]} to ${steps.at(-1)}. ${summary}. Left and right arrows read it step by step.`,
+    "aria-label": `${chart.title}, steps ${steps[0]} to ${steps.at(-1)}. ${summary}. Left and right arrows read the values step by step.`,
   }, svg);
   const figure = make("figure", { class: "chart" },
     make("figcaption", {}, make("h3", {}, chart.title, when), chart.note ? make("p", {}, chart.note) : null),
@@ -135,7 +137,7 @@ function drawChart(chart, lastStep, warnings) {
     read(at);
   }
 
-  // Shows the numbers at one of the steps, or the last ones there are.
+  // Shows the numbers at a step, or the latest ones.
   function read(place) {
     at = place;
     chart.series.forEach((one, k) => {
@@ -173,10 +175,10 @@ function drawGroup(group, lastStep, warnings) {
   const charts = group.charts.map((chart) => drawChart(chart, lastStep, warnings));
   return make("section", { id: group.anchor },
     make("h2", {}, group.title),
-    charts.length ? make("div", { class: "charts" }, charts) : make("p", { class: "empty" }, group.otherwise));
+    charts.length ? make("div", { class: "charts" }, charts) : make("p", { class: "empty" }, group.empty));
 }
 
-// Whatever else was logged, one metric at a time.
+// All other metrics, one at a time.
 function drawOthers(others, lastStep) {
   const names = Object.keys(others);
   const place = make("div", { class: "charts one" });
@@ -188,6 +190,6 @@ function drawOthers(others, lastStep) {
   if (names.length) show(names[0]);
   return make("section", { id: "others" },
     make("h2", {}, "Other metrics"),
-    names.length ? make("p", {}, make("label", { for: "metric" }, "Metric "), choice) : make("p", { class: "empty" }, "Nothing else was."),
+    names.length ? make("p", {}, make("label", { for: "metric" }, "Metric "), choice) : make("p", { class: "empty" }, "No other metrics were logged."),
     place);
 }

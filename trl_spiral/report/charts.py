@@ -1,4 +1,4 @@
-"""Which logged metrics are drawn together, and under what heading."""
+"""Charts of the report: which metrics share a chart, and under which heading."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Series:
 
     Attributes:
         label (`str`):
-            What the legend says.
+            Label in the legend.
         metric (`str`):
-            Name in the log. Where `{metric}_low` and `{metric}_high`, or `{metric}/low` and `{metric}/high`, were logged too,
-            they are its band.
+            Name in the log. If `{metric}_low` and `{metric}_high`, or `{metric}/low` and `{metric}/high`, are logged
+            too, they are its band.
         role (`str`, *optional*):
-            `"win"`, `"draw"` or `"loss"`, which have colours of their own.
+            `"win"`, `"draw"` or `"loss"`, which have fixed colours.
     """
 
     label: str
@@ -39,17 +39,17 @@ class Chart:
 
     Attributes:
         title (`str`):
-            What is shown.
+            Title of the chart.
         series (`list[Series]`):
             The curves.
         unit (`str`):
-            Of the vertical axis; `"share"` is drawn in percent, from 0 to 100.
+            Unit of the vertical axis; `"share"` is drawn in percent, from 0 to 100.
         style (`str`):
-            `"lines"`, or `"shares"` of a whole, stacked.
+            `"lines"`, or `"shares"` for a stacked chart.
         note (`str`):
-            How to read it, in one sentence.
+            One sentence on how to read the chart.
         from_zero (`bool`):
-            Whether the vertical axis begins at zero: where zero means something, or the rest would magnify noise.
+            Whether the vertical axis starts at zero, because zero has a meaning or noise would be magnified.
     """
 
     title: str
@@ -67,49 +67,49 @@ class Group:
 
     Attributes:
         anchor (`str`):
-            Its name in the page's address.
+            Anchor in the address of the page.
         title (`str`):
             The heading.
         charts (`list[Chart]`):
-            What stands under it.
-        otherwise (`str`):
-            What to do if nothing does; without it, the heading is left out.
+            Charts of the group.
+        empty (`str`):
+            Text if there is no chart. Without it, the heading is left out.
     """
 
     anchor: str
     title: str
     charts: Sequence[Chart]
-    otherwise: str = ""
+    empty: str = ""
 
 
 def groups(history: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """All headings, each with the charts for which the log holds at least one number."""
+    """Return all groups, each with the charts for which the log contains at least one number."""
     names = {name for entry in history for name, value in entry.items() if isinstance(value, int | float)}
     made = [
         Group(
             "games-end",
             "How games end",
             [*_overall(), *_seats(names)],
-            "No game was logged. Train with SpiralTrainer.",
+            "No games were logged. Train with SpiralTrainer.",
         ),
         Group(
             "matches",
             "Fixed opponents",
             _matches(names),
-            "No match was logged. Add a MatchCallback to the trainer, or run trl-spiral eval.",
+            "No matches were logged. Add a MatchCallback to the trainer, or run trl-spiral eval.",
         ),
         Group("tictactoe", "Tic-tac-toe", _tictactoe(names)),
         Group(
             "exploitability",
             "Exploitability",
             _exploitability(names),
-            "No exploitability was logged. Add an ExploitabilityCallback, for games small enough to be solved.",
+            "No exploitability was logged. Add an ExploitabilityCallback, for games that are small enough to solve.",
         ),
-        Group("replies", "Replies", _replies(names), "No reply was logged. Train with SpiralTrainer."),
+        Group("replies", "Replies", _replies(names), "No replies were logged. Train with SpiralTrainer."),
         Group(
-            "optimisation",
-            "Optimisation",
-            _optimisation(),
+            "optimization",
+            "Optimization",
+            _optimization(),
             "No loss was logged. Lower logging_steps, or train longer.",
         ),
     ]
@@ -117,7 +117,7 @@ def groups(history: Sequence[Mapping[str, Any]]) -> list[Group]:
 
 
 def points(history: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
-    """A metric's numbers by step. Where a step was logged more than once, as by a resumed run, the last counts."""
+    """Return the values of a metric by step. If a step was logged twice, as after a resume, the last value counts."""
     found = {
         int(entry.get("step", 0)): float(entry[metric])
         for entry in history
@@ -132,7 +132,7 @@ def _logged(chart: Chart, names: set[str]) -> Chart | None:
 
 
 def _found(pattern: str, names: set[str]) -> list[tuple[str, ...]]:
-    """What the groups of a pattern stand for, in every name that is wholly like it."""
+    """Return the groups of a pattern in every name that matches it."""
     return sorted({match.groups() for name in names if (match := re.fullmatch(pattern, name))})
 
 
@@ -143,9 +143,9 @@ def _overall() -> list[Chart]:
             "Draws",
             [Series("draws", "selfplay/draw_rate")],
             "share",
-            note="Of all games; 100 % means nothing to learn from.",
+            note="Of all games. At 100 % there is nothing to learn.",
         ),
-        Chart("Turns a game", [Series("mean", "selfplay/turns_per_game")], "turns", from_zero=True),
+        Chart("Turns per game", [Series("mean", "selfplay/turns_per_game")], "turns", from_zero=True),
         Chart(
             "Rating of the policy", [Series("policy", "pool/rating/policy")], "points", note="With its 95 % interval."
         ),
@@ -153,7 +153,7 @@ def _overall() -> list[Chart]:
 
 
 def _seats(names: set[str]) -> list[Chart]:
-    """Each game and seat: wins, draws and losses in self-play, of a whole."""
+    """Return a chart of wins, draws and losses in self-play for each game and seat."""
     found = _found(r"selfplay/(.+)/seat(\d+)/win", names)
     return [_outcome(f"{game}, seat {seat}", f"selfplay/{game}/seat{seat}") for game, seat in found]
 
@@ -164,13 +164,13 @@ def _outcome(title: str, prefix: str) -> Chart:
 
 
 def _matches(names: set[str]) -> list[Chart]:
-    """`eval/{game}-{opponent}/pid-{seat}/…`, the names that SPIRAL gives them."""
+    """Return charts of `eval/{game}-{opponent}/pid-{seat}/…`, which are SPIRAL's names."""
     kinds: list[tuple[str, str, Unit]] = [
         ("win", "wins", "share"),
         ("loss", "losses", "share"),
         ("reward", "mean reward", ""),
         ("illegal", "illegal moves", "share"),
-        ("truncated", "replies cut off", "share"),
+        ("truncated", "truncated replies", "share"),
     ]
     found = _found(r"eval/(.+)/pid-(\d+)/win", names)
     return [
@@ -187,12 +187,14 @@ def _matches(names: set[str]) -> list[Chart]:
 
 def _tictactoe(names: set[str]) -> list[Chart]:
     charts = []
-    for prefix, when in (("", "at the grading temperature"), ("train_temperature/", "as it trains")):
+    for prefix, when in (("", "at the grading temperature"), ("train_temperature/", "at the training temperature")):
         curves = [
             Series(f"by {rival.replace('_', ' ')}", f"tictactoe/{prefix}{rival}/non_loss")
             for (rival,) in _found(f"tictactoe/{prefix}([^/]+)/non_loss", names)
         ]
-        charts.append(Chart(f"Unbeaten, {when}", curves, "share", note="Wins and draws; the mean of both seats."))
+        charts.append(
+            Chart(f"Unbeaten, {when}", curves, "share", note="Share of wins and draws, averaged over both seats.")
+        )
     for (rival,) in _found(r"tictactoe/([^/]+)/seat0/win", names):
         for seat, place in ((0, "first"), (1, "second")):
             title = f"Against {rival.replace('_', ' ')}, as {place} player"
@@ -207,7 +209,7 @@ def _exploitability(names: set[str]) -> list[Chart]:
             Series("policy", f"exploitability/{game}/exploitability"),
             Series("average of all grades so far", f"exploitability/{game}/average_exploitability"),
         ]
-        note = "Half of NashConv, in the game’s own returns: 0 is perfect play."
+        note = "Half of NashConv, in returns of the game: 0 is perfect play."
         charts.append(Chart(game, curves, note=note, from_zero=True))
         illegal = [Series("illegal", f"exploitability/{game}/illegal")]
         charts.append(Chart(f"{game}: illegal replies", illegal, "share"))
@@ -228,7 +230,7 @@ def _replies(names: set[str]) -> list[Chart]:
                 Series("broken games", "selfplay/broken_rate"),
             ],
             "share",
-            note="Of all games, how many ended so.",
+            note="Share of all games.",
         ),
         Chart("Illegal moves by seat", per_seat, "share"),
         Chart("Length of a reply", [Series("mean", "selfplay/reply_length")], "tokens", from_zero=True),
@@ -236,7 +238,7 @@ def _replies(names: set[str]) -> list[Chart]:
     ]
 
 
-def _optimisation() -> list[Chart]:
+def _optimization() -> list[Chart]:
     return [
         Chart("Loss", [Series("loss", "loss")]),
         Chart("Gradient norm", [Series("norm", "grad_norm")]),

@@ -1,4 +1,4 @@
-// ---- the page that compares models at tasks ----
+// ---- the comparison of models on tasks ----
 const [MODEL, TASK, PROBLEM, SAMPLE, SCORE, SOLVED, TRUNCATED] = [0, 1, 2, 3, 4, 5, 6];
 
 function score(value) {
@@ -17,7 +17,7 @@ function drawHead() {
     make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, whole(value))))));
 }
 
-// A model's mean score as a bar from 0 to 1, with its interval upon it.
+// The mean score of a model as a bar from 0 to 1, with its interval.
 function drawStanding(one, first) {
   const amount = make("i", { class: "amount" });
   const interval = make("i", { class: "interval" });
@@ -29,15 +29,15 @@ function drawStanding(one, first) {
   const said = [`solved ${percent(one.solved[0])} (${percent(one.solved[1])} to ${percent(one.solved[2])})`, `${whole(one.problems)} ${one.problems === 1 ? "problem" : "problems"}${each}`];
   if (one.difference) {
     const gain = (value) => (value > 0 ? "+" : "") + score(value).replace("-", "−");
-    said.push(`${gain(one.difference[0])}${between(one.difference, gain)} to ${first} on the ${whole(one.shared)} that both were asked`);
-  } else if (one.model !== first) said.push(`no problem that ${first} was asked`);
+    said.push(`${gain(one.difference[0])}${between(one.difference, gain)} to ${first} on ${whole(one.shared)} shared ${one.shared === 1 ? "problem" : "problems"}`);
+  } else if (one.model !== first) said.push(`no problems shared with ${first}`);
   return make("li", {},
     make("span", { class: "who" }, one.model), make("span", { class: "points" }, score(mean), make("small", {}, between(one.score, score))),
     make("span", { class: "track", "aria-hidden": "true" }, [0, 0.25, 0.5, 0.75, 1].map((tick) => at(tick, make("i", { class: "rule" }))), amount, low === null ? null : interval),
     make("span", { class: "note" }, said.join(" · ")));
 }
 
-// An interval in words, if there is one: a single problem has none.
+// An interval in words. A single problem has none.
 function between([, low, high], written) {
   return low === null ? "" : ` (${written(low)} to ${written(high)})`;
 }
@@ -60,7 +60,7 @@ function drawScores() {
     make("p", { class: "note" }, data.methods));
 }
 
-// A picture, or a text that has to be wrapped.
+// A board, or text that needs wrapping.
 function frame(text) {
   const isText = text.split("\n").some((line) => line.length > 72);
   return make("pre", { class: isText ? "text" : "board", tabindex: "0" }, text);
@@ -68,24 +68,24 @@ function frame(text) {
 
 // One reply, step by step.
 function replyStory(entry, reply) {
-  const facts = [["Score", score(entry[SCORE])], ["Solved", entry[SOLVED] ? "yes" : "no"], ["Tokens", `${whole(reply.tokens)}${entry[TRUNCATED] ? ", cut off" : ""}`], ...reply.detail];
+  const facts = [["Score", score(entry[SCORE])], ["Solved", entry[SOLVED] ? "yes" : "no"], ["Tokens", `${whole(reply.tokens)}${entry[TRUNCATED] ? ", truncated" : ""}`], ...reply.detail];
   const count = reply.frames.length - 1;
-  // The solution comes last, and is no step of the reply.
+  // The solution comes last. It is not a step of the reply.
   const pictures = reply.solution ? [...reply.frames, reply.solution] : reply.frames;
   const faces = pictures.map((_, k) => k > count ? "solution" : k === 0 ? "start" : String(k));
   const names = pictures.map((_, k) => k > count ? "The solution" : k === 0 ? "The start" : `Step ${k} of ${count}`);
 
   function draw(k) {
     const said = pictures.length ? [make("h4", {}, names[k]), frame(pictures[k])]
-      : [make("p", { class: "empty" }, `No task called ${entry[TASK]} is registered where this page was made, so it has no steps. Name its module by --import.`)];
+      : [make("p", { class: "empty" }, `The task ${entry[TASK]} is not registered, so its replies have no steps. Name its module with --import.`)];
     return make("div", { class: "turn" }, said,
       make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
-      make("section", {}, make("h5", {}, "Reply"), make("pre", { class: "text reply", tabindex: "0" }, reply.response || "Nothing was written.")),
-      reply.prompt.map(([role, content]) => make("details", {}, make("summary", {}, `What was asked (${role})`), make("pre", { class: "text" }, content))));
+      make("section", {}, make("h5", {}, "Reply"), make("pre", { class: "text reply", tabindex: "0" }, reply.response || "The reply is empty.")),
+      reply.prompt.map(([role, content]) => make("details", {}, make("summary", {}, `Prompt (${role})`), make("pre", { class: "text" }, content))));
   }
 
   return {
-    heading: make("header", {}, make("h3", {}, `${entry[MODEL]} at ${entry[TASK]}`), make("p", { class: "note" }, `${entry[PROBLEM]} · sample ${entry[SAMPLE]}`)),
+    heading: make("header", {}, make("h3", {}, `${entry[MODEL]} on ${entry[TASK]}`), make("p", { class: "note" }, `${entry[PROBLEM]} · sample ${entry[SAMPLE]}`)),
     stops: (pictures.length ? names : ["The reply"]).map((said, k) => ({
       face: make("span", { class: "move" }, faces[k] || "reply"), said, draw: () => draw(k),
     })),
@@ -95,12 +95,12 @@ function replyStory(entry, reply) {
 const REPLIES = {
   one: "reply",
   many: "replies",
-  note: " Replies to one problem lie together.",
+  note: " Replies to the same problem are adjacent.",
   fields: {
     model: [(entry) => entry[MODEL], "Model", "every model"],
     task: [(entry) => entry[TASK], "Task", "every task"],
-    solved: [(entry) => entry[SOLVED] ? "solved" : "not solved", "Solved", "either"],
-    truncated: [(entry) => entry[TRUNCATED] ? "cut off" : "whole", "Length", "any length"],
+    solved: [(entry) => entry[SOLVED] ? "solved" : "not solved", "Solved", "any"],
+    truncated: [(entry) => entry[TRUNCATED] ? "truncated" : "complete", "Length", "any length"],
   },
   row: (entry) => ({
     name: make("bdi", {}, entry[MODEL]),

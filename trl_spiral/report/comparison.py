@@ -1,4 +1,4 @@
-"""The page that compares models at tasks: their mean scores, and every kept reply, step by step."""
+"""The page that compares models on tasks: mean scores, and every recorded reply, step by step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trl_spiral.text.printable import reported
 T = TypeVar("T")
 
 MOST_REPLIES = 5000
-"""Replies that a page holds unless it is told otherwise, about; of more, all those to an even sample of the problems."""
+"""Approximate default number of replies in a page. If there are more, the page has an even sample of the problems."""
 
 MOST_FRAMES = 300
-"""Steps of a reply that a page holds: five disks are moved in 31, and whoever shuttles one may do so a thousand times."""
+"""Steps of a reply in a page. Five disks are moved in 31 steps, but a reply may move one back and forth forever."""
 
 _SCRIPTS = ("dom.js", "browse.js", "compare.js")
 
@@ -29,23 +29,23 @@ def render_comparison(
     standings: Sequence[Standing], rows: Sequence[ScoredReply], most_replies: int = MOST_REPLIES, plain: bool = False
 ) -> str:
     """
-    The whole page.
+    Return the comparison of models.
 
     Args:
         standings (`Sequence[Standing]`):
-            How each model did at each task.
+            Scores of each model on each task.
         rows (`Sequence[ScoredReply]`):
-            What that comes from. Replies of tasks that are not registered are shown without steps.
+            The scored replies. Replies to tasks that are not registered are shown without steps.
         most_replies (`int`, defaults to `MOST_REPLIES`):
-            About how many are shown.
+            Approximate number of replies to show.
         plain (`bool`, defaults to `False`):
-            Whether they are left unpacked, for browsers older than May 2023.
+            Whether replies are not compressed, for browsers older than May 2023.
 
     Returns:
         `str`: HTML. The same rows give the same page.
 
     Raises:
-        ValueError: If a task cannot step through what is said to be a reply to one of its problems.
+        ValueError: If a task cannot display the steps of a reply.
     """
     shown = choose_replies(rows, most_replies)
     tasks = list(dict.fromkeys(one.task for one in standings))
@@ -77,11 +77,11 @@ def render_comparison(
 
 
 def choose_replies(rows: Sequence[ScoredReply], most: int) -> list[ScoredReply]:
-    """All replies to a problem together; where there are more than `most`, those to an even sample of the problems."""
+    """Return all replies problem by problem, or those to an even sample of the problems if they exceed `most`."""
     by_problem: dict[tuple[str, str], list[ScoredReply]] = {}
     for row in rows:
         by_problem.setdefault((row.task, row.problem), []).append(row)
-    # Tasks in the order in which they appear, each with its problems in theirs.
+    # Tasks and problems in the order in which they appear.
     tasks = list(dict.fromkeys(row.task for row in rows))
     problems = [replies for task in tasks for (name, _), replies in by_problem.items() if name == task]
     number = len(problems) if len(rows) <= most else max(1, most * len(problems) // len(rows))
@@ -90,16 +90,16 @@ def choose_replies(rows: Sequence[ScoredReply], most: int) -> list[ScoredReply]:
 
 def steps_of(row: ScoredReply) -> list[str]:
     """
-    The frames of a reply, at most `MOST_FRAMES`; none if its task is not registered.
+    Return the steps of a reply as text, at most `MOST_FRAMES`; none if its task is not registered.
 
     Raises:
-        ValueError: If the task cannot make sense of the row.
+        ValueError: If the task cannot read the row.
     """
     frames = _of_task(row, lambda task: task.steps(row.asked(), row.response)) or []
     if len(frames) <= MOST_FRAMES:
         return frames
     left_out = len(frames) - MOST_FRAMES + 1
-    return [*frames[: MOST_FRAMES - 2], f"{left_out:,} steps are left out here.", frames[-1]]
+    return [*frames[: MOST_FRAMES - 2], f"{left_out:,} steps are omitted here.", frames[-1]]
 
 
 def _solution(row: ScoredReply) -> str:
@@ -107,16 +107,15 @@ def _solution(row: ScoredReply) -> str:
 
 
 def _of_task(row: ScoredReply, draw: Callable[[Task], T]) -> T | None:
-    """What its task makes of a row, if that is registered."""
+    """Return the result of `draw` for the task of a row; `None` if the task is not registered."""
     if row.task not in task_names():
         return None
     try:
         return draw(get_task(row.task))
-    except Exception as error:  # whatever a user's task comes upon in data that are not its own
+    except Exception as error:  # a user's task may raise anything
         raise ValueError(
-            f"The task {row.task!r} cannot step through problem {row.problem!r} ({type(error).__name__}: "
-            f"{reported(error)}). See whether "
-            "the file was written by another version of it."
+            f"The task {row.task!r} cannot display problem {row.problem!r} ({type(error).__name__}: "
+            f"{reported(error)}). Check whether another version of the task wrote the file."
         ) from error
 
 
@@ -138,22 +137,22 @@ def _estimate(estimate: Estimate) -> list[float | None]:
 
 
 def _body(row: ScoredReply) -> dict[str, Any]:
-    """What is looked at beside the list's entry."""
+    """Return the data of a reply that is not in the list of replies."""
     detail: Mapping[str, Any] = json.loads(row.detail)
     return {
         "prompt": [[message["role"], message["content"]] for message in row.asked().messages],
         "frames": steps_of(row),
         "solution": _solution(row),
         "response": row.response,
-        "detail": [[name.replace("_", " ").capitalize(), _said(value)] for name, value in detail.items()],
+        "detail": [[name.replace("_", " ").capitalize(), _as_text(value)] for name, value in detail.items()],
         "tokens": row.tokens,
     }
 
 
-def _said(value: Any) -> str:
-    """A plain value as text."""
+def _as_text(value: Any) -> str:
+    """Return a plain value as text."""
     if isinstance(value, list):
-        return ", ".join(map(_said, value)) or "none"
+        return ", ".join(map(_as_text, value)) or "none"
     if isinstance(value, float):
         return f"{value:g}"
     return (value or "none") if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,9 @@
 "use strict";
 
-// What there is when the page opens.
+// The data that is loaded when the page opens.
 const data = JSON.parse(document.getElementById("summary").textContent);
 
-// Everything on the page is made here, and text enters it as text: `innerHTML` is used nowhere.
+// All elements are created here, and text is inserted as text: `innerHTML` is never used.
 const SVG = "http://www.w3.org/2000/svg";
 
 function make(tag, attributes = {}, ...children) {
@@ -23,7 +23,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// A sentence, with what stands in backticks as code.
+// A sentence, with text in backticks as code.
 function prose(sentence) {
   return sentence.split("`").map((part, k) => k % 2 ? make("code", {}, part) : part);
 }
@@ -43,7 +43,7 @@ function whole(value) {
   return Math.round(value).toLocaleString("en-US");
 }
 
-// A number as its unit is read; ticks leave the unit to the chart's title.
+// A number with its unit.
 function inUnit(value, unit) {
   if (value === null || value === undefined) return "–";
   if (unit === "share") return value > 0 && value < 5e-5 ? "< 0.01 %" : `${Number((100 * value).toFixed(value < 0.1 ? 2 : 1))} %`;

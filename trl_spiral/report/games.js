@@ -6,7 +6,7 @@ function opponentOf(entry) {
   return others.length ? others.sort().join(" + ") : "itself";
 }
 
-// The last drawing in a text: lines in a row that are made of bars and rules, or of cells with spaces between them.
+// The last board in a text: consecutive lines of bars and rules, or of cells separated by spaces.
 function boardIn(text) {
   const drawn = /[|│┃║]|[-─═+]{3,}|^\s*(\S{1,2}\s+){2,}\S{1,2}\s*$/;
   const lines = text.split("\n");
@@ -17,24 +17,24 @@ function boardIn(text) {
   return end - start >= 2 ? lines.slice(start, end + 1).join("\n") : "";
 }
 
-// An observation, with the lines that the seat has read before in a lighter tone.
+// An observation, with lines that the seat has seen before in a lighter colour.
 function observed(text, before) {
   const known = new Set(before === undefined ? [] : before.split("\n"));
   return make("pre", { class: "text" }, text.split("\n").map((line) => make("span", { class: known.has(line) && line.trim() ? "known" : "" }, `${line}\n`)));
 }
 
-// One game: its turns, and how it ended.
+// One game: its turns and its ending.
 function gameStory(entry, game) {
   function heading() {
     const seats = entry[PLAYERS].map((name, seat) => make("li", {}, make("i", { class: `seat s${seat % 4}` }), `seat ${seat} `, make("b", {}, name), make("span", { class: entry[RETURNS][seat] > 0 ? "won" : entry[RETURNS][seat] < 0 ? "lost" : "" }, ` ${signed(entry[RETURNS][seat])}`)));
-    const opening = game.opening.length ? ` · opened at random by ${game.opening.map((move) => move[1]).join(" ")}` : "";
+    const opening = game.opening.length ? ` · random opening ${game.opening.map((move) => move[1]).join(" ")}` : "";
     return make("header", {},
       make("h3", {}, `${entry[GAME]}, game ${entry[NUMBER]}`),
-      make("p", { class: "note" }, `${entry[KIND] === "final" ? "finished policy, step" : "training, step"} ${entry[STEP]} · ${entry[ENDING].replace("_", " ")}${opening}`),
+      make("p", { class: "note" }, `${entry[KIND] === "final" ? "final policy, step" : "training, step"} ${entry[STEP]} · ${entry[ENDING].replace("_", " ")}${opening}`),
       make("ul", { class: "seats" }, seats));
   }
 
-  // The face of a turn is its move, and under that a bar for its advantage.
+  // The button of a turn shows its move, and a bar for its advantage.
   const largest = Math.max(1e-9, ...game.turns.map((one) => Math.abs(one.advantage || 0)));
 
   function face(one) {
@@ -51,7 +51,7 @@ function gameStory(entry, game) {
   function turn(one, at) {
     const board = boardIn(one.sees);
     const facts = [
-      ["Move", one.move === null ? "none that was legal" : one.move],
+      ["Move", one.move === null ? "no legal move" : one.move],
       ["Advantage", one.advantage === null ? (one.policy === "policy" && entry[KIND] === "training" ? "not in this batch" : "not trained on") : signed(one.advantage)],
       ["Return", signed(entry[RETURNS][one.seat])],
       ["Tokens", one.tokens === null ? "scripted" : whole(one.tokens)],
@@ -59,20 +59,20 @@ function gameStory(entry, game) {
       ["Weights", one.policy === null ? "–" : `${one.policy}, version ${one.version}`],
     ];
     const others = entry[PLAYERS].map((_, seat) => [seat, lastSeen(seat, at)]).filter(([seat, seen]) => seat !== one.seat && seen !== undefined);
-    const reply = make("section", {}, make("h5", {}, "Reply"), make("pre", { class: "text reply" }, one.reply || (one.policy === null ? "A scripted player writes nothing but its move." : "Nothing was written.")));
-    const saw = make("section", {}, make("h5", {}, `What seat ${one.seat} saw`), observed(one.sees, lastSeen(one.seat, at)));
+    const reply = make("section", {}, make("h5", {}, "Reply"), make("pre", { class: "text reply" }, one.reply || (one.policy === null ? "Scripted players write no reply." : "The reply is empty.")));
+    const saw = make("section", {}, make("h5", {}, `Observation of seat ${one.seat}`), observed(one.sees, lastSeen(one.seat, at)));
     return make("div", { class: "turn" },
       make("h4", {}, make("i", { class: `seat s${one.seat % 4}` }), `Turn ${at + 1} of ${game.turns.length}: seat ${one.seat}, ${entry[PLAYERS][one.seat]}`),
       make("div", { class: "moment" },
         board ? make("pre", { class: "board", "aria-label": "Board before the move" }, board) : null,
         make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))))),
-      board ? [reply, saw] : [saw, reply], // a board says in little what the text says at length
-      others.map(([seat, seen]) => make("details", {}, make("summary", {}, `What seat ${seat} last saw`), make("pre", { class: "text" }, seen))));
+      board ? [reply, saw] : [saw, reply], // a board makes the text less important
+      others.map(([seat, seen]) => make("details", {}, make("summary", {}, `Last observation of seat ${seat}`), make("pre", { class: "text" }, seen))));
   }
 
   function ending() {
     const board = boardIn(game.end[0]);
-    const fault = game.offender === null ? "" : ` Seat ${game.offender} was at fault.`;
+    const fault = game.offender === null ? "" : ` Seat ${game.offender} caused it.`;
     return make("div", { class: "turn" },
       make("h4", {}, `The end: ${entry[ENDING].replace("_", " ")}`),
       make("p", {}, `${game.detail}${fault}`),
@@ -80,7 +80,7 @@ function gameStory(entry, game) {
         board ? make("pre", { class: "board", "aria-label": "Board at the end" }, board) : null,
         make("dl", { class: "facts" }, entry[PLAYERS].map((name, seat) => make("div", {}, make("dt", {}, `Seat ${seat}, ${name}`), make("dd", {}, signed(entry[RETURNS][seat])))))),
       make("p", { class: "note" }, `Seed of the match: ${game.seed}`),
-      game.end.map((text, seat) => make("details", {}, make("summary", {}, `What seat ${seat} sees now`), make("pre", { class: "text" }, text))));
+      game.end.map((text, seat) => make("details", {}, make("summary", {}, `Final observation of seat ${seat}`), make("pre", { class: "text" }, text))));
   }
 
   return {
@@ -102,9 +102,9 @@ const GAMES = {
   note: " The bar under a move is its advantage.",
   fields: {
     game: [(entry) => entry[GAME], "Game", "every game"],
-    against: [opponentOf, "Against", "anybody"],
-    ending: [(entry) => entry[ENDING].replace("_", " "), "Ending", "any ending"],
-    step: [(entry) => entry[KIND] === "final" ? `final ${entry[STEP]}` : String(entry[STEP]), "Step", "any step"],
+    against: [opponentOf, "Against", "every opponent"],
+    ending: [(entry) => entry[ENDING].replace("_", " "), "Ending", "every ending"],
+    step: [(entry) => entry[KIND] === "final" ? `final ${entry[STEP]}` : String(entry[STEP]), "Step", "every step"],
   },
   row: (entry) => ({
     name: entry[PLAYERS].join(" – "),
@@ -119,6 +119,6 @@ const GAMES = {
 function drawGames(data) {
   const section = make("section", { id: "replay" }, make("h2", {}, "Games"));
   if (data.games.length) fillBrowser(section, data.games, data.gamesKept, GAMES);
-  else section.append(make("p", { class: "empty" }, "No game was kept. Add TranscriptCallback(trainer, every=20, games=20) to the trainer: it keeps games of training and of the finished policy."));
+  else section.append(make("p", { class: "empty" }, "No games were recorded. Add TranscriptCallback(trainer, every=20, games=20) to the trainer: it records games of training and of the final policy."));
   return section;
 }

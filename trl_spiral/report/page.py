@@ -5,44 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from trl_spiral.report.charts import Chart, groups, points
+from trl_spiral.opponents.transitivity import Matrix
+from trl_spiral.report.charts import Chart, Group, groups, points
 from trl_spiral.report.run import Run
 from trl_spiral.report.shell import assemble, finite
 
 
 BANDS = (("_low", "/low"), ("_high", "/high"))
-"""How the two ends of an interval are called in the log, after the metric's name."""
+"""Suffixes of the two ends of an interval in the log."""
 
 _SCRIPTS = ("dom.js", "charts.js", "opponents.js", "browse.js", "games.js", "main.js")
 
 
-class Warned(Protocol):
-    """A sign of trouble in a run's log."""
+class ReportWarning(Protocol):
+    """A warning in the log of a run."""
 
     @property
     def step(self) -> int:
-        """Optimizer step at which it shows."""
+        """Optimizer step of the warning."""
 
     @property
     def metric(self) -> str:
-        """Name of the metric in which it shows."""
+        """Metric that the warning is about."""
 
     @property
     def sentence(self) -> str:
-        """What is wrong and what to do about it."""
+        """The problem and the remedy."""
 
 
-def render(run: Run, warnings: Sequence[Warned] = (), plain: bool = False) -> str:
+def render(run: Run, warnings: Sequence[ReportWarning] = (), plain: bool = False) -> str:
     """
-    The whole page.
+    Return the report of a run.
 
     Args:
         run ([`Run`]):
-            What it shows.
-        warnings (`Sequence[Warned]`):
-            Signs of trouble, marked in the curves of their metrics.
+            Run to show.
+        warnings (`Sequence[ReportWarning]`):
+            Warnings to list, and to mark in the curves of their metrics.
         plain (`bool`, defaults to `False`):
-            Whether games are left unpacked, several times as large: for browsers older than May 2023, which cannot unpack.
+            Whether games are not compressed, for browsers older than May 2023. The page is then several times larger.
 
     Returns:
         `str`: HTML. The same run gives the same page.
@@ -58,13 +59,9 @@ def render(run: Run, warnings: Sequence[Warned] = (), plain: bool = False) -> st
 
 
 # ---- data ----
-def _summary(run: Run, warnings: Sequence[Warned]) -> dict[str, Any]:
-    """All but the games' texts: what is there when the page opens."""
+def _summary(run: Run, warnings: Sequence[ReportWarning]) -> dict[str, Any]:
+    """Return everything except the texts of games: the data that is loaded when the page opens."""
     charted = groups(run.history)
-    curves = {series.metric for group in charted for chart in group.charts for series in chart.series}
-    shown = {"step", "epoch"} | {name + end for name in curves for end in ("", *sum(BANDS, ()))}
-    logged = {name for entry in run.history for name, value in entry.items() if isinstance(value, int | float)}
-    matrix = run.matrix
     return {
         "name": run.name,
         "step": run.step,
@@ -75,59 +72,61 @@ def _summary(run: Run, warnings: Sequence[Warned]) -> dict[str, Any]:
             {
                 "title": group.title,
                 "anchor": group.anchor,
-                "otherwise": group.otherwise,
+                "empty": group.empty,
                 "charts": [_chart(chart, run.history) for chart in group.charts],
             }
             for group in charted
         ],
-        "others": {name: _points(run.history, name) for name in sorted(logged - shown)},
+        "others": _other_metrics(charted, run.history),
         "ladder": [
             {"name": name, "mu": rating.mu, "low": rating.low, "high": rating.high}
             for name, rating in run.ratings.items()
         ],
-        "matrix": matrix
-        and {
-            "names": matrix.names,
-            "rates": [[finite(rate) for rate in row] for row in matrix.rates],
-            "counts": matrix.counts,
-        },
-        "circles": run.circles,
-        "grades": [
-            {
-                "game": grade["game"],
-                "step": grade["step"],
-                "exploitability": finite(grade["exploitability"]),
-                "inAll": grade["states_in_all"],
-                "states": [
-                    [state["state"], state["seat"], finite(state["reach"]), moves, state["best_response"]]
-                    for state in grade["states"]
-                    for moves in [{move: finite(share) for move, share in state["moves"].items()}]
-                ],
-            }
-            for grade in run.grades
-        ],
+        "matrix": run.matrix and _matrix(run.matrix),
+        "cycles": run.cycles,
+        "grades": [_grade(grade) for grade in run.grades],
         "gamesKept": run.games_kept,
         "games": [
             [
-                game["game"],
-                game["number"],
-                game["step"],
-                game["kind"],
-                game["players"],
-                game["ending"],
-                game["returns"],
-                turns,
+                *(game[name] for name in ("game", "number", "step", "kind", "players", "ending", "returns")),
+                len(game["turns"]),
             ]
             for game in run.games
-            for turns in [len(game["turns"])]
         ],
     }
 
 
+def _other_metrics(charted: Sequence[Group], history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the curves of all metrics that no chart shows."""
+    curves = {series.metric for group in charted for chart in group.charts for series in chart.series}
+    shown = {"step", "epoch"} | {name + end for name in curves for end in ("", *sum(BANDS, ()))}
+    logged = {name for entry in history for name, value in entry.items() if isinstance(value, int | float)}
+    return {name: _points(history, name) for name in sorted(logged - shown)}
+
+
+def _matrix(matrix: Matrix) -> dict[str, Any]:
+    rates = [[finite(rate) for rate in row] for row in matrix.rates]
+    return {"names": matrix.names, "rates": rates, "counts": matrix.counts}
+
+
+def _grade(grade: Mapping[str, Any]) -> dict[str, Any]:
+    states = []
+    for state in grade["states"]:
+        moves = {move: finite(share) for move, share in state["moves"].items()}
+        states.append([state["state"], state["seat"], finite(state["reach"]), moves, state["best_response"]])
+    return {
+        "game": grade["game"],
+        "step": grade["step"],
+        "exploitability": finite(grade["exploitability"]),
+        "total": grade["number_of_states"],
+        "states": states,
+    }
+
+
 def _body(game: Mapping[str, Any]) -> dict[str, Any]:
-    """What a replay needs beside the list's entry."""
+    """Return the data of a replay that is not in the list of games."""
     kept = {name: game[name] for name in ("opening", "turns", "end", "offender", "detail")}
-    return {**kept, "seed": str(game["seed"])}  # of 64 bits, of which a browser's numbers hold 53
+    return {**kept, "seed": str(game["seed"])}  # 64 bits, which numbers in JavaScript cannot represent
 
 
 def _chart(chart: Chart, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run left in its output folder, for whoever reports on it."""
+"""The output folder of a run, read for its report."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from trl_spiral.text.shapes import Anything, parse
 STATE = "trainer_state.json"
 DESCRIPTION = "run.json"
 MOST_GAMES = 5000
-"""Games that a page holds unless it is told otherwise; of more, an even sample over the run."""
+"""Default number of games in a page. If there are more, the page has an even sample over the run."""
 
 MOST_PLAYERS = 16
-"""Players in the win matrix and on the ladder: more columns than that no screen shows."""
+"""Players in the win matrix and on the ladder: as many columns as fit a screen."""
 
 MOST_STATES = 60
-"""Information states in a policy's table: those that its own games come to most often."""
+"""Information states in the table of a policy: those that its own games reach most often."""
 
 _STATE = {
     "global_step": int,
@@ -57,32 +57,33 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 @dataclass(frozen=True)
 class Run:
     """
-    A run's folder, read.
+    Contents of a run's output folder.
 
     Attributes:
         name (`str`):
-            The folder's name.
+            Name of the folder.
         step, max_steps (`int`):
-            Optimizer steps taken, of how many.
+            Optimizer steps taken, and planned.
         warnings (`list[CollapseWarning]`):
-            Warnings of the first batches and of collapse; see [`~selfplay.first_batches`] and [`~selfplay.monitoring`].
+            Warnings of the first batches and of collapse; see [`~selfplay.first_batches`] and
+            [`~selfplay.monitoring`].
         history (`list[dict]`):
-            The trainer's log: one entry of metrics per time of logging, `step` among them.
+            The trainer's log: dictionaries of metrics, including `step`.
         description (`dict`):
-            What `run.json` says: `command`, `seed`, `settings`, `versions`.
+            Content of `run.json`: `command`, `seed`, `settings`, `versions`.
         games (`list[dict]`):
-            Kept games, in the order in which they were kept; see [`~evaluation.transcripts`].
+            Recorded games, in the order in which they were recorded; see [`~evaluation.transcripts`].
         games_kept (`int`):
-            How many the run kept: more than `games`, where these are a sample.
+            Number of games that the run recorded. `games` may be a sample of them.
         ratings (`dict[str, Rating]`):
-            Of everybody rated, the strongest first.
+            Ratings by player, the strongest first.
         matrix ([`~opponents.transitivity.Matrix`], *optional*):
-            Who beats whom, in the order of `ratings`.
-        circles (`list[tuple[str, str, str]]`):
-            Three of whom each beats the next.
+            Win rates, in the order of `ratings`.
+        cycles (`list[tuple[str, str, str]]`):
+            Triples of players of which each beats the next.
         grades (`list[dict]`):
-            Of each game whose exploitability was graded, the newest grade: what the policy and a perfect opponent do at
-            each information state; see [`~evaluation.exact.policy_tables`].
+            Latest exploitability grade of each game: the policy and the best response at each information state; see
+            [`~evaluation.exact.policy_tables`].
     """
 
     name: str
@@ -95,22 +96,22 @@ class Run:
     games_kept: int = 0
     ratings: Mapping[str, Rating] = field(default_factory=dict)
     matrix: Matrix | None = None
-    circles: Sequence[tuple[str, str, str]] = ()
+    cycles: Sequence[tuple[str, str, str]] = ()
     grades: Sequence[Mapping[str, Any]] = ()
 
 
 def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Run:
     """
-    Reads what there is of a run: its log, its kept games, its pool of opponents. Each of them may be missing.
+    Read the output folder of a run: its log, its recorded games, its pool of opponents. Each may be missing.
 
     Args:
         folder (`str` or `os.PathLike`):
             The run's output folder, or one of its checkpoints.
         most_games (`int`, defaults to `MOST_GAMES`):
-            Most games taken. Of more, an even sample over the run.
+            Most games to read. If there are more, an even sample over the run.
 
     Raises:
-        ValueError: If nothing of a run is there, or a file is not what it should be.
+        ValueError: If the folder contains no run, or a file is damaged.
     """
     root = Path(folder)
     state = _newest_state(root)
@@ -118,17 +119,17 @@ def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Ru
     index = root / POOL_FOLDER / INDEX
     if state is None and not log.exists() and not index.exists():
         raise ValueError(
-            f"{root} holds no run: neither {STATE}, in it or in a checkpoint of its own, nor {GAMES}. Name the folder that was "
-            "the run's `output_dir`."
+            f"{root} contains no run: it has neither {STATE} (its own or that of a checkpoint) nor {GAMES}. Name the "
+            "`output_dir` of a run."
         )
-    # An older version may have left secrets in it.
+    # Older versions wrote secrets into it.
     description = redact_all(_read(root / DESCRIPTION, _DESCRIPTION)) if (root / DESCRIPTION).exists() else {}
     kept = sum(1 for _ in read_game_log(log)) if log.exists() else 0
-    # Whole games, spread evenly: those at 0, 1/n, 2/n, … of the file.
+    # An even sample: the games at 0, 1/n, 2/n, … of the file.
     chosen = {number * kept // most_games for number in range(most_games)} if kept > most_games else set(range(kept))
     games = [game for number, game in enumerate(read_game_log(log)) if number in chosen] if kept else []
     history = state["log_history"] if state else []
-    ratings, matrix, circles = _opponents(index) if index.exists() else (_logged_ratings(history), None, [])
+    ratings, matrix, cycles_found = _opponents(index) if index.exists() else (_logged_ratings(history), None, [])
     return Run(
         name=root.resolve().name,
         step=state["global_step"] if state else 0,
@@ -140,13 +141,13 @@ def read_run(folder: str | os.PathLike[str], most_games: int = MOST_GAMES) -> Ru
         games_kept=kept,
         ratings=ratings,
         matrix=matrix,
-        circles=circles,
+        cycles=cycles_found,
         grades=_newest_grades(root / "exploitability"),
     )
 
 
 def _newest_state(root: Path) -> Mapping[str, Any] | None:
-    """The trainer's state that has come furthest: the folder's own, or that of a checkpoint."""
+    """Return the trainer state with the highest step, of the folder or of a checkpoint."""
     paths = [root / STATE, *(path / STATE for path in root.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))]
     states = [_read(path, _STATE) for path in paths if path.exists()]
     return max(states, key=lambda state: state["global_step"], default=None)
@@ -159,7 +160,7 @@ def _warnings(root: Path, state: Mapping[str, Any]) -> list[CollapseWarning]:
         first = FirstBatches.from_state_dict(stored).warnings if stored else []
         return [*first, *warnings_in(state["log_history"])]
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"The log of {root} has a value that no run logs ({error}). Delete {STATE}.") from error
+        raise ValueError(f"The log of {root} has an invalid value ({error}). Delete {STATE}.") from error
 
 
 def _read(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
@@ -167,12 +168,12 @@ def _read(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
     try:
         content: dict[str, Any] = parse(path.read_text(encoding="utf-8"), shape)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}). Delete it to go on without it.") from None
+        raise ValueError(f"{path} is damaged ({error}). Delete it to continue without it.") from None
     return content
 
 
 def _newest_grades(folder: Path) -> list[dict[str, Any]]:
-    """The last grade of each game, with the states that come up most."""
+    """Return the latest grade of each game, with the states that are reached most often."""
     newest: dict[str, tuple[int, Path]] = {}
     for path in folder.glob("*.json"):
         if match := _GRADE.fullmatch(path.name):
@@ -181,12 +182,12 @@ def _newest_grades(folder: Path) -> list[dict[str, Any]]:
     for _, (_, path) in sorted(newest.items()):
         record = _read(path, _RECORD)
         reached = sorted(record["states"], key=lambda state: (-state["reach"], state["state"]))
-        grades.append({**record, "states": reached[:MOST_STATES], "states_in_all": len(reached)})
+        grades.append({**record, "states": reached[:MOST_STATES], "number_of_states": len(reached)})
     return grades
 
 
 def _opponents(index: Path) -> tuple[dict[str, Rating], Matrix, list[tuple[str, str, str]]]:
-    """Return ratings, win rates and circles of the pool, the policy and its other opponents."""
+    """Return ratings, win rates and cycles of the pool, the policy and its other opponents."""
     try:
         ratings = OpponentPool(index.parent).ratings
         names = sorted(ratings.names, key=lambda name: -ratings.rating(name).mu)[:MOST_PLAYERS]
@@ -194,12 +195,12 @@ def _opponents(index: Path) -> tuple[dict[str, Rating], Matrix, list[tuple[str, 
         return {name: ratings.rating(name) for name in names}, matrix, cycles(matrix)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{index} is damaged ({type(error).__name__}: {error}). Delete it to go on without it."
+            f"{index} is damaged ({type(error).__name__}: {error}). Delete it to continue without it."
         ) from error
 
 
 def _logged_ratings(history: Sequence[Mapping[str, Any]]) -> dict[str, Rating]:
-    """The ratings that were logged last, of a run without a pool of its own in the folder."""
+    """Return the latest logged ratings, for a run without a pool in its folder."""
     found: dict[str, Rating] = {}
     for entry in history:
         names = [name.removeprefix("pool/rating/") for name in entry if name.startswith("pool/rating/")]

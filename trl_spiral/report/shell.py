@@ -1,9 +1,9 @@
 """
-What every page is made of: one template, one style sheet, everything inline, nothing fetched.
+The frame of every page: one template and one style sheet, everything inline, nothing fetched.
 
-What models wrote is data and never markup: it stands in the page as JSON or packed, with every `<` escaped, and its
-scripts put it on the screen as text alone. Beside that, a content security policy lets nothing run but the page's own
-script, by its hash, and nothing be fetched at all.
+Text of models is data, not markup: the page contains it as JSON or compressed, with every `<` escaped, and its scripts
+display it as text. In addition, a content security policy allows only the page's own script, by its hash, and no
+request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trl_spiral.text.printable import block, map_strings, one_line
 
 
 BLOCK = 100
-"""Records that are unpacked together, when one of them is looked at."""
+"""Records that are decompressed together, when one of them is opened."""
 
 
 def assemble(
@@ -34,21 +34,22 @@ def assemble(
     plain: bool,
 ) -> str:
     """
-    The whole page.
+    Return a page.
 
     Args:
         title (`str`):
-            What the browser's tab says.
+            Title of the page.
         many (`str`):
-            What the records are, in the plural.
+            Plural noun for the records.
         scripts (`Sequence[str]`):
-            Names of the files that draw it, in their order.
+            Names of the script files, in order.
         summary (`Mapping`):
-            What is there when the page opens.
+            Data that is loaded when the page opens.
         records (`Iterable[Mapping]`):
-            What is unpacked when it is looked at.
+            Data that is decompressed when it is opened.
         plain (`bool`):
-            Whether records are left unpacked, several times as large: for browsers older than May 2023, which cannot unpack.
+            Whether records are not compressed, for browsers older than May 2023. The page is then several times
+            larger.
 
     Returns:
         `str`: HTML. The same data gives the same page.
@@ -75,7 +76,7 @@ def _asset(name: str) -> str:
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    """The template with each `{{name}}` replaced. One pass, so that nothing in a value is taken for a name."""
+    """Replace each `{{name}}` in the template. One pass, so that text in a value is never replaced."""
     head, *parts = template.split("{{")
     return head + "".join(values[name] + rest for name, _, rest in (part.partition("}}") for part in parts))
 
@@ -85,7 +86,7 @@ def _json(value: Any) -> str:
 
 
 def _without_infinities(value: Any) -> Any:
-    """Whatever is no number becomes `null`: a browser reads neither `NaN` nor `Infinity`, and would show nothing at all."""
+    """Replace `NaN` and infinities with `null`: JSON has neither, and a browser would refuse the whole page."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -96,17 +97,17 @@ def _without_infinities(value: Any) -> Any:
 
 
 def _inert(text: str) -> str:
-    """JSON that cannot end the element that it stands in."""
+    """Escape JSON so that it cannot end its HTML element."""
     return text.replace("<", "\\u003c")
 
 
 def _pack(lines: str, plain: bool) -> str:
     if plain:
         return _inert(lines)
-    # Without a time of day, so that the same games are packed alike.
+    # Without a modification time, so that the same games give the same page.
     return base64.b64encode(gzip.compress(lines.encode(), compresslevel=6, mtime=0)).decode()
 
 
 def finite(number: float | None) -> float | None:
-    """A number as a page holds it: JSON knows no infinity, and six digits are more than a screen shows."""
+    """Return a number with six digits, or `None` if it is not finite, since JSON has no infinity."""
     return float(f"{number:.6g}") if number is not None and math.isfinite(number) else None

@@ -94,7 +94,7 @@ def cell(text: str, as_code: bool = False) -> str:
     return shown.replace("\\|", "\\ |").replace("|", "\\|")
 
 
-def code_block(text: str) -> list[str]:
+def fenced_lines(text: str) -> list[str]:
     """Return the lines of a fenced block of Markdown. The fence is longer than any that the text contains."""
     fence = "`" * max(3, 1 + _longest_backticks(text))
     return [f"{fence}text", block(text), fence]

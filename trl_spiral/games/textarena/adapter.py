@@ -24,10 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trl_spiral.games.base import Game, Match, Traits
+from trl_spiral.text.replies import MAX_MOVE
 from trl_spiral.types import Ending, Observation
 
-
-_MAX_ACTION = 512
 
 # The functions of `random` are methods of one shared generator. TextArena calls them through the module, so a match
 # replaces them by the methods of its own generator during a call. That takes 1 µs. Swapping the state of the shared
@@ -103,7 +102,7 @@ class TextArenaGame(Game):
         return TextArenaMatch(self, seed)
 
     def canonical(self, action: str) -> str | None:
-        if len(action) > _MAX_ACTION:
+        if len(action) > MAX_MOVE:
             return None
         move = action.strip()
         if move.startswith("[") and move.endswith("]"):

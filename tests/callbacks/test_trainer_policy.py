@@ -1,4 +1,4 @@
-"""Callbacks play what the trainer plays, and ask as it asks: seen in what their engines are really asked."""
+"""Callbacks use the trainer's games, prompts and sampling: tested on the requests that engines receive."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,8 +25,8 @@ from trl_spiral.callbacks import (
 )
 from trl_spiral.callbacks import exploitability as exploitability_module
 from trl_spiral.callbacks import tictactoe as tictactoe_module
-from trl_spiral.callbacks.policy import games_of
 from trl_spiral.callbacks.rating_games import play_rating_games
+from trl_spiral.callbacks.trainer_policy import games_of
 from trl_spiral.evaluation.transcripts import GAMES, read_game_log
 from trl_spiral.games import get_game
 from trl_spiral.types import Sampling
@@ -43,7 +43,7 @@ EVALUATION = replace(TRAINING, temperature=0.5)
 
 @pytest.fixture
 def asked(monkeypatch):
-    """All requests to the engines of trainers. None of these engines can constrain replies, so none is asked to."""
+    """Record all requests to engines, which get them without `legal_moves` and repetition penalty."""
     requests, opened = [], _trl.open_engine
 
     class Spy:
@@ -52,7 +52,8 @@ def asked(monkeypatch):
 
         def add(self, ticket, request):
             requests.append(request)
-            self.engine.add(ticket, replace(request, legal_moves=()))
+            sampling = replace(request.sampling, repetition_penalty=1.0)
+            self.engine.add(ticket, replace(request, legal_moves=(), sampling=sampling))
 
         def __getattr__(self, name):
             return getattr(self.engine, name)
@@ -68,7 +69,7 @@ def asked(monkeypatch):
 
 @pytest.fixture
 def make(model_dir, tmp_path):
-    """Make a trainer whose every setting of play differs from its default."""
+    """Make a trainer in which every setting of play differs from its default."""
 
     def make(games=("Kuhn-v0",), constrain_moves=False, **changes):
         tokenizer = AutoTokenizer.from_pretrained(model_dir, chat_template=TONED)
@@ -84,7 +85,7 @@ def make(model_dir, tmp_path):
         trainer = SpiralTrainer(
             model_dir, config(tmp_path, **{**settings, **changes}), games=played, processing_class=tokenizer
         )
-        # As with vLLM, without which the configuration refuses it.
+        # Without vLLM, the configuration refuses it.
         rollout = trainer.rollout
         rollout.settings = replace(rollout.settings, constrain_moves=constrain_moves)
         return trainer
@@ -103,7 +104,7 @@ def at_end(callback):
 
 
 def rated(trainer):
-    """A snapshot plays another, both of them the policy as it is."""
+    """Play rating games between two snapshots of the current policy."""
     pool = OpponentPool(f"{trainer.args.output_dir}/opponents")
     model = trainer.accelerator.unwrap_model(trainer.model)
     for step in (1, 2):
@@ -117,7 +118,7 @@ PLAYING = {
     "matches": lambda trainer: at_start(MatchCallback(trainer, pairs=4)),
     "ratings": rated,
 }
-"""Those that play whole games."""
+"""Callbacks that play whole games."""
 
 ASKING = {
     "exploitability": lambda trainer: at_start(ExploitabilityCallback(trainer, samples=2)),
@@ -125,17 +126,17 @@ ASKING = {
     "math": lambda trainer: at_start(MathCallback(trainer, "gsm8k", limit=2, path=GSM8K)),
     "mbpp": lambda trainer: at_start(MBPPCallback(trainer, MBPP, limit=2, sandbox=Unused())),
 }
-"""Those that play a game of their own, or ask single questions."""
+"""Callbacks that play a fixed game, or pose single problems."""
 
 ALL = PLAYING | ASKING
 
 
 def sampling_expected(name):
-    """Ratings are of play in training, problems are graded greedily, and all else is the trainer's evaluation."""
+    """Rating games use training sampling, problems are greedy, and all others use the trainer's evaluation."""
     if name == "ratings":
         return {TRAINING}
     if name == "tictactoe":
-        return {EVALUATION, TRAINING}  # the curve as it trains, too
+        return {EVALUATION, TRAINING}  # it also grades at the training temperature
     return {replace(EVALUATION, temperature=0.0)} if name in ("math", "mbpp") else {EVALUATION}
 
 
@@ -145,20 +146,20 @@ def texts(trainer, requests):
 
 class TestSettings:
     @pytest.mark.parametrize("name", ALL)
-    def test_sampling_is_the_trainers(self, name, make, asked):
+    def test_sampling_is_that_of_the_trainer(self, name, make, asked):
         ALL[name](make())
 
         assert {request.sampling for request in asked} == sampling_expected(name)
 
     @pytest.mark.parametrize("name", ALL)
-    def test_the_chat_template_has_the_trainers_arguments(self, name, make, asked):
+    def test_the_chat_template_gets_the_arguments_of_the_trainer(self, name, make, asked):
         trainer = make()
         ALL[name](trainer)
 
         assert asked and all(text.startswith("Gently. <|im_start|>user\n") for text in texts(trainer, asked))
 
     @pytest.mark.parametrize("name", ALL)
-    def test_the_prompt_style_is_the_trainers(self, name, make, asked):
+    def test_the_prompt_style_is_that_of_the_trainer(self, name, make, asked):
         trainer = make(prompt_style="r1")
         ALL[name](trainer)
 
@@ -166,7 +167,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("name", PLAYING)
     @pytest.mark.parametrize("unit", ["turn", "trajectory"])
-    def test_games_are_played_as_conversations_where_the_trainer_does(self, unit, name, make, asked):
+    def test_games_are_conversations_if_those_of_the_trainer_are(self, unit, name, make, asked):
         trainer = make(["Sum-v0"], sample_unit=unit, max_completion_length=8)
         PLAYING[name](trainer)
         most = max(text.count("<|im_start|>assistant") for text in texts(trainer, asked))
@@ -175,7 +176,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("constrain", [False, True])
     @pytest.mark.parametrize("name", [*PLAYING, "exploitability", "tictactoe"])
-    def test_moves_are_constrained_where_the_trainers_are(self, name, constrain, make, asked):
+    def test_moves_are_constrained_if_those_of_the_trainer_are(self, name, constrain, make, asked):
         ALL[name](make(constrain_moves=constrain))
 
         assert {bool(request.legal_moves) for request in asked} == {constrain}
@@ -187,7 +188,7 @@ class TestSettings:
         assert {request.legal_moves for request in asked} == {()}
 
     @pytest.mark.parametrize("name", ["matches", "transcripts", "math", "exploitability"])
-    def test_what_is_given_goes_first(self, name, make, asked):
+    def test_arguments_override_the_trainer(self, name, make, asked):
         trainer = make()
         given = dict(temperature=0.25, prompt_style="r1")
         {
@@ -200,7 +201,7 @@ class TestSettings:
         assert {request.sampling for request in asked} == {replace(TRAINING, temperature=0.25)}
         assert all(text.startswith("A conversation between User and") for text in texts(trainer, asked))
 
-    def test_exact_grades_are_asked_as_the_trainer_asks(self, make, monkeypatch):
+    def test_exact_grades_use_the_prompts_of_the_trainer(self, make, monkeypatch):
         trainer, found = make(prompt_style="r1"), []
         read = exploitability_module.language_model_strategy
 
@@ -213,7 +214,7 @@ class TestSettings:
             tictactoe_module, "grade_tictactoe", lambda renderer, score: found.append((renderer,)) or []
         )
         for callback in (TicTacToeCallback(trainer), ExploitabilityCallback(trainer)):
-            # A thought that the prompt opens leaves no reply that is a move alone.
+            # In this style the prompt opens a thought, so that no reply is a move alone.
             with (
                 pytest.raises(ValueError, match="opens a thought")
                 if isinstance(callback, ExploitabilityCallback)
@@ -224,7 +225,7 @@ class TestSettings:
         assert [one[0].style for one in found] == ["r1", "r1"]
         assert found[-1][1:] == ("Kuhn-v0", (0.5,))
 
-    def test_a_temperature_without_odds_cannot_be_graded_exactly(self, make):
+    def test_exact_grades_refuse_temperature_zero(self, make):
         trainer = make(eval_sampling={"temperature": 0.0})
 
         for callback in (TicTacToeCallback(trainer), ExploitabilityCallback(trainer)):
@@ -238,8 +239,8 @@ def _nothing():
 
 
 class TestGames:
-    def test_a_run_keeps_games_of_what_it_plays(self, make, tmp_path):
-        trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2)
+    def test_transcripts_are_of_the_games_of_the_trainer(self, make, tmp_path):
+        trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2, repetition_penalty=1.0)
         trainer.add_callback(TranscriptCallback(trainer, every=1, games=7))
         trainer.train()
         final = [game["game"] for game in read_game_log(tmp_path / GAMES) if game["kind"] == "final"]
@@ -256,20 +257,20 @@ class TestGames:
         rating = OpponentPoolCallback(trainer, pool, rating_games=2)
         assert [game.name for game in rating.games] == ["Kuhn-v0", "Leduc-v0"]
 
-    def test_a_plain_trainers_games_are_those_of_its_roll_out(self, model_dir, tmp_path):
+    def test_games_of_a_plain_trainer_are_those_of_its_rollout(self, model_dir, tmp_path):
         trainer, rollout = plain_trainer(model_dir, tmp_path, ["Nim-v0", "Sum-v0"])
 
         assert games_of(trainer) == rollout.games
         assert games_of(trainer, ["Kuhn-v0", LastStone()])[0].name == "Kuhn-v0"
 
-    def test_a_game_without_a_random_player_is_played_against_itself_alone(self, make, tmp_path):
-        trainer = make(["TruthAndDeception-v0"], max_completion_length=4)
+    def test_a_game_without_a_random_player_is_played_only_against_itself(self, make, tmp_path):
+        trainer = make(["TruthAndDeception-v0"], max_completion_length=4, repetition_penalty=1.0)
         at_end(TranscriptCallback(trainer, games=2))
         games = list(read_game_log(tmp_path / GAMES))
 
         assert [game["players"] for game in games] == [["policy", "policy"]] * 2
 
-    def test_a_trainer_without_games_needs_one(self, model_dir, tmp_path):
+    def test_a_trainer_without_games_needs_games(self, model_dir, tmp_path):
         rows = [{"prompt": [{"role": "user", "content": "4"}], "completion": [{"role": "assistant", "content": "5"}]}]
         trainer = SFTTrainer(
             model_dir, SFTConfig(str(tmp_path), use_cpu=True, bf16=False), train_dataset=Dataset.from_list(rows)
