@@ -5,22 +5,33 @@ The model learns by imitation until it mostly writes legal moves: games of one t
 are about untouched.
 """
 
+import functools
+import gc
+import importlib.metadata
+import importlib.util
 import os
+import random
+import sys
+from pathlib import Path
 
+import jinja2
+import pytest
+
+
+# accelerate and TRL read the metadata of packages again for each trainer, and compile the model card for each checkpoint.
+# This is a quarter of a small run.
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+jinja2.Environment.compile = functools.cache(jinja2.Environment.compile)
+
+# Until the tests begin, nothing but libraries and tests are made, and all of them stay.
+gc.disable()
 
 # Before torch is imported by anybody: one thread is fastest for a model this small, and its sums have one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-import importlib.util
-import random
-import sys
-from pathlib import Path
-
-import pytest
-
 
 HAS_VLLM = all(importlib.util.find_spec(name) for name in ("vllm", "vllm_on_cpu"))
 NEEDS_VLLM = "needs vLLM and tests/vllm_cpu/plugin"
@@ -33,6 +44,13 @@ if HAS_VLLM:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine in our own process, as TRL loads weights
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def pytest_collection_finish(session):
+    """Take modules out of garbage collection. A trainer collects all garbage before it trains, and looks at every object."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -169,29 +187,39 @@ def tokenizer(seen):
 
 
 @pytest.fixture(scope="session")
-def model_dir(tokenizer, seen, tmp_path_factory) -> str:
-    """A folder that holds the tiny model and its tokenizer."""
+def made_once(tokenizer, seen, tmp_path_factory):
+    """Make a folder with a tiny model and its tokenizer, one for all workers of pytest-xdist."""
     import torch
+    from filelock import FileLock
 
     torch.set_num_threads(1)
-    folder: Path = tmp_path_factory.mktemp("model")
-    model = imitate(make_model(tokenizer), tokenizer, seen)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    root: Path = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def make(name: str, **shape: int) -> str:
+        folder = root / name
+        with FileLock(root / f"{name}.lock"):
+            if not folder.exists():
+                made = tmp_path_factory.mktemp(name)
+                imitate(make_model(tokenizer, **shape), tokenizer, seen).save_pretrained(made)
+                tokenizer.save_pretrained(made)
+                made.rename(folder)
+        return str(folder)
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def vllm_model_dir(tokenizer, seen, tmp_path_factory) -> str:
-    """As `model_dir`, with the smallest heads that vLLM's attention on a CPU takes."""
-    import torch
+def model_dir(made_once) -> str:
+    """A folder that holds the tiny model and its tokenizer."""
+    return made_once("model")
 
-    torch.set_num_threads(1)
-    folder: Path = tmp_path_factory.mktemp("vllm-model")
-    model = imitate(make_model(tokenizer, head_dim=32), tokenizer, seen)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+
+@pytest.fixture(scope="session")
+def vllm_model_dir(made_once) -> str:
+    """As `model_dir`, with the smallest heads that vLLM's attention on a CPU takes."""
+    return made_once("vllm-model", head_dim=32)
 
 
 @pytest.fixture

@@ -84,10 +84,10 @@ class TestLayers:
             "http/openai",
             "http/vllm_server",
             "http/client",
+            "http/engine",
             "http/retrying",
-            "router",
-            "sampling",
-            "swapping",
+            "policies",
+            "vllm/sampling",
         ],
     )
     def test_http_engines_do_not_import_torch(self, name):

@@ -14,7 +14,8 @@ import threading
 import pytest
 
 from tests.algorithms.test_temperature import make
-from tests.callbacks.test_preemption import ENV, SCRIPT, steps_in, wait_until
+from tests.callbacks.test_preemption import SCRIPT, steps_in, wait_until
+from tests.helpers import forks
 from tests.helpers.training_runs import config, games, plain_trainer
 from tests.training.test_two_ranks import launch
 from trl_spiral import OpponentPool, SpiralTrainer
@@ -166,10 +167,10 @@ class TestTrainers:
         run = dict(name="run", model=model_dir, games=["Sum-v0"], config=settings, steps="steps")
         (tmp_path / "runs.json").write_text(json.dumps([run]))
         line = [sys.executable, str(SCRIPT), str(tmp_path / "runs.json")]
-        first = subprocess.Popen(line, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        first = forks.Process(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until(lambda: steps_in(tmp_path / "steps_0", "end"))
-            second = subprocess.run(line, env=ENV, capture_output=True, text=True)
+            second = forks.run(line)
             assert first.poll() is None
         finally:
             first.kill()
@@ -183,7 +184,6 @@ class TestTrainers:
         )
         assert third == "'locked'"  # the process is gone, and its lock with it
 
-    @pytest.mark.slow
     def test_end_all_ranks_of_a_second_start(self, model_dir, tmp_path):
         lock = lock_folder(tmp_path / "out")
         run = dict(name="run", model=model_dir, games=["Sum-v0"], config=dict(output_dir=str(tmp_path / "out")))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import forks
 from tests.helpers.reward_hacks import CHEATS
 from tests.tasks.test_connections import PROBLEM as WORDS
 from tests.tasks.test_connections import RIGHT, SWAPPED, written
@@ -19,7 +20,7 @@ from trl_spiral.tasks import get_task
 
 
 ROOT = Path(__file__).parents[1]
-CONFORMANCE = Path(__file__).parent / "test_conformance.py"
+CONFORMANCE = Path(__file__).parent / "games/test_conformance.py"
 
 
 def blocks(section: str) -> list[str]:
@@ -51,12 +52,8 @@ class TestYourOwnGame:
 
     def test_can_be_evaluated_by_name(self, folder):
         command = ["eval", "random", "--against", "random", "--game", "race", "--pairs", "5", "--import", "my_games"]
-        done = subprocess.run(
-            [sys.executable, "-c", "import sys; from trl_spiral.cli import main; sys.exit(main())", *command],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
+        (folder / "script.py").write_text("import sys; from trl_spiral.cli import main; sys.exit(main())")
+        done = forks.run([sys.executable, folder / "script.py", *command], cwd=folder)
 
         assert done.returncode == 0, done.stderr
         assert "| random | race |" in done.stdout

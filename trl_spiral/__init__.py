@@ -70,7 +70,7 @@ _NAMES = {
     "engines.http.openai": ["EndpointEngine"],
     "engines.http.vllm_server": ["ServerEngine"],
     "engines.build": ["build_opponents", "build_players", "read_names", "saved_player"],
-    "engines.router": ["Router"],
+    "engines.policies": ["Router"],
     # Tasks, rewards and sandboxes
     "tasks": ["Problem", "Score", "Task", "get_task", "read_answer", "register_task", "task_dataset"],
     "rewards": ["ExecutionReward", "TaskReward", "UnitTestReward"],

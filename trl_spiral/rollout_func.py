@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from trl_spiral import _trl
 from trl_spiral.distributed import AllRanks
-from trl_spiral.engines.router import Router
+from trl_spiral.engines.policies import Router
 from trl_spiral.games import Game, get_game
 from trl_spiral.opponents import Opponents
 from trl_spiral.players import PolicyPlayer
@@ -233,7 +233,7 @@ class SelfPlayRollout:
             )
         return PolicyPlayer(
             self._renderer,
-            _trl.sampling_of(trainer, evaluation),
+            _trl.trainer_sampling(trainer, evaluation),
             conversation=conversation,
             constrain_moves=self.settings.constrain_moves,
         )

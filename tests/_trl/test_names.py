@@ -1,7 +1,7 @@
 """
-What we take from TRL and transformers beyond their documented interfaces, compared with what is installed.
+The undocumented parts of TRL and transformers that we use, compared with the installed versions.
 
-Should one of these fail after an update, `trl_spiral/_trl/` is the folder to read, its `names.py` first.
+If one of these tests fails after an update, see `trl_spiral/_trl/`, and its `names.py` first.
 """
 
 import inspect
@@ -51,54 +51,54 @@ def trainer(model_dir, tmp_path_factory):
 
 class TestAttributes:
     @pytest.mark.parametrize("name", TRL_ATTRIBUTES)
-    def test_of_trl_are_set_and_used_by_it(self, name, trainer):
+    def test_of_trl_are_set_and_used_in_trl(self, name, trainer):
         assert re.search(rf"self\.{name}\b.* = ", GRPO) or re.search(rf"self\.{name} = ", TRAINER)
         assert len(re.findall(rf"self\.{name}\b", GRPO)) >= 2
         assert name in vars(trainer)
 
     @pytest.mark.parametrize("name", TRAINER_ATTRIBUTES)
-    def test_of_transformers_are_set_by_its_training_loop(self, name, trainer):
+    def test_of_transformers_are_set_in_its_training_loop(self, name, trainer):
         assert re.search(rf"self\.{name} [+]?= ", TRAINER)
         assert name in vars(trainer)
 
     @pytest.mark.parametrize("name", VLLM_ATTRIBUTES)
-    def test_of_trl_are_set_where_vllm_generates(self, name):
+    def test_of_trl_are_set_for_vllm(self, name):
         assert re.search(rf"self\.{name} = ", GRPO)
 
     @pytest.mark.parametrize("name", VLLM_GENERATION_ATTRIBUTES)
-    def test_of_trls_vllm_generation_are_set_and_used_by_it(self, name):
+    def test_of_vllm_generation_are_set_and_used_in_trl(self, name):
         source = inspect.getsource(vllm_generation.VLLMGeneration)
 
         assert re.search(rf"self\.{name} = ", source)
         assert len(re.findall(rf"self\.{name}\b", source)) >= 2
 
     @pytest.mark.parametrize("name", ["_iter_named_params", "_fix_param_name_to_vllm", "_init_vllm", "sync_weights"])
-    def test_of_trls_vllm_generation_are_methods_of_it(self, name):
+    def test_methods_of_vllm_generation_exist(self, name):
         assert inspect.isfunction(getattr(vllm_generation.VLLMGeneration, name))
 
-    def test_a_log_in_mid_step_takes_the_next_one_away(self):
-        # Hence `callbacks.log.log_separately`, which puts it back.
+    def test_a_log_in_mid_step_suppresses_the_next_one(self):
+        # So `callbacks.log.log_separately` restores it.
         assert "control.should_log = False" in inspect.getsource(transformers.trainer_callback.CallbackHandler.on_log)
 
     @pytest.mark.parametrize("module", SEAM)
-    def test_are_all_that_the_seam_touches(self, module):
-        # Private attributes of a trainer, wherever the package names one.
+    def test_no_others_are_used_here(self, module):
+        # Private attributes of a trainer.
         private = set(re.findall(r"\btrainer\.(_\w+)", SEAM[module]))
 
         assert private <= {*TRL_ATTRIBUTES, *TRAINER_ATTRIBUTES, *VLLM_ATTRIBUTES}
 
-    def test_hold_what_is_saved_of_them(self, trainer):
+    def test_have_the_saved_contents(self, trainer):
         assert trainer._step == 1
         assert len(trainer._buffered_inputs) == trainer.args.steps_per_generation
         assert set(trainer._metrics) == {"train", "eval"}
         assert {"prompt", "completion", "rewards", "advantages", "extra"} <= set(trainer._logs)
-        # All rows of one batch fit in the table, or replacing its newest entries would miss some.
+        # All rows of one batch fit into the table, so its newest entries can be replaced.
         assert trainer._logs["prompt"].maxlen == trainer.args.generation_batch_size
 
 
 class TestOverriddenMethods:
     @pytest.mark.parametrize("name", OVERRIDDEN)
-    def test_have_the_parameters_that_we_expect(self, name):
+    def test_have_the_expected_parameters(self, name):
         assert tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters) == OVERRIDDEN[name]
         assert getattr(SpiralTrainer, name) is not getattr(GRPOTrainer, name)
 
@@ -117,12 +117,12 @@ class TestOverriddenMethods:
         assert ours[AlgorithmMixin] == set(OVERRIDDEN_BY_ALGORITHMS)
 
     @pytest.mark.parametrize("name", OVERRIDDEN_BY_ALGORITHMS)
-    def test_of_algorithms_have_the_parameters_that_we_expect(self, name):
+    def test_of_algorithms_have_the_expected_parameters(self, name):
         expected = OVERRIDDEN_BY_ALGORITHMS[name]
 
         assert tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters) == expected
 
-    def test_save_random_state_before_the_push_and_the_rotation(self):
+    def test_random_state_is_saved_before_the_push_and_the_rotation(self):
         source = inspect.getsource(transformers.Trainer._save_checkpoint)
         order = [
             source.index(call)
@@ -138,70 +138,70 @@ class TestOverriddenMethods:
 
         assert order == sorted(order)
 
-    def test_divide_the_loss_as_we_do(self):
+    def test_the_loss_is_divided_as_in_our_override(self):
         source = inspect.getsource(transformers.Trainer._finalize_training)
         assert "self._total_loss_scalar / max(num_steps_trained, 0.001)" in source
         assert 'metrics["train_loss"] = train_loss' in source
 
 
 class TestRollouts:
-    def test_rollout_func_is_called_and_read_as_we_expect(self):
+    def test_rollout_func_is_called_and_read_as_expected(self):
         source = inspect.getsource(GRPOTrainer._generate)
 
         assert "self.rollout_func(prompts, self)" in source
         assert 'extra_fields.pop("env_mask", None)' in source
         assert 'required_keys = {"prompt_ids", "completion_ids", "logprobs"}' in source
 
-    def test_old_logprobs_and_advantages_are_read_as_we_replace_them(self):
+    def test_old_logprobs_and_advantages_are_read_under_the_names_we_replace(self):
         source = inspect.getsource(GRPOTrainer._compute_loss)
 
         assert 'inputs.get("old_per_token_logps")' in source
         assert "if advantages.dim() == 1:" in source
         assert 'completion_mask * inputs["tool_mask"]' in source
 
-    def test_unwrapping_takes_what_we_pass(self):
+    def test_unwrapping_accepts_our_arguments(self):
         assert {"gather_deepspeed3_params", "generation_kwargs", "gradient_checkpointing_kwargs"} <= set(
             inspect.signature(unwrap_model_for_generation).parameters
         )
         assert list(inspect.signature(gather_object).parameters) == ["object"]
 
-    def test_the_version_is_one_that_we_know(self):
+    def test_the_installed_version_is_supported(self):
         assert trl.__version__.startswith("1.16.")
 
 
 class TestVLLMGeneration:
-    """What `SpiralVLLMGeneration` takes for granted."""
+    """Properties of TRL that `SpiralVLLMGeneration` relies on."""
 
     SOURCE = inspect.getsource(vllm_generation)
 
-    def test_is_made_by_the_trainer_under_the_name_that_is_replaced(self):
+    def test_is_made_by_the_trainer_under_the_replaced_name(self):
         assert "self.vllm_generation = VLLMGeneration(" in GRPO
         assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
         with _trl.own_vllm_generation({}, patience=1.0):
             assert grpo_trainer.VLLMGeneration.func is SpiralVLLMGeneration
         assert grpo_trainer.VLLMGeneration is vllm_generation.VLLMGeneration
 
-    def test_makes_its_engine_by_keywords_under_the_name_that_is_replaced(self):
+    def test_makes_its_engine_with_keywords_under_the_replaced_name(self):
         assert re.search(r"self\.llm = LLM\(\n\s+model=", self.SOURCE)
 
     @pytest.mark.parametrize("name", ["_init_vllm", "sync_weights"])
-    def test_has_the_methods_that_are_overridden(self, name):
+    def test_has_the_overridden_methods(self, name):
         assert list(inspect.signature(getattr(vllm_generation.VLLMGeneration, name)).parameters) == ["self"]
 
-    def test_merges_the_adapter_only_where_it_lists_weights(self):
-        # Hence an override of that method alone keeps the base weights and the adapter apart.
+    def test_merges_the_adapter_only_while_it_lists_weights(self):
+        # So an override of that method separates the base weights from the adapter.
         listing = inspect.getsource(vllm_generation.VLLMGeneration._iter_named_params)
         merged = len(re.findall(r"\bmerge_adapter\b", self.SOURCE))
 
         assert merged >= 1
         assert len(re.findall(r"\bmerge_adapter\b", listing)) == merged
 
-    def test_looks_at_no_result_when_it_drops_the_prefix_cache(self):
-        # Once it does, ours need not.
+    def test_ignores_the_result_of_dropping_the_prefix_cache(self):
+        # Once TRL checks it, our check can be removed.
         assert "            self.llm.reset_prefix_cache()\n" in self.SOURCE
         assert "            self.vllm_client.reset_prefix_cache()\n" in self.SOURCE
 
-    def test_sleeps_as_the_roll_out_does(self):
+    def test_sleeps_as_in_our_roll_out(self):
         source = inspect.getsource(vllm_generation.VLLMGeneration.generate)
 
         for line in ('self.llm.wake_up(tags=["kv_cache"])', "self.llm.sleep(level=2)"):

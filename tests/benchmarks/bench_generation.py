@@ -310,13 +310,6 @@ def opened(kind: str, folder: str, in_flight: int, prefix_cache: bool) -> Iterat
     model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
     config = GenerationConfig(pad_token_id=2, eos_token_id=None, do_sample=True)
-    if kind == "continuous":
-        from trl_spiral.engines.local.continuous import ContinuousEngine
-
-        engine = ContinuousEngine(model, config)
-        yield engine
-        engine.close()
-        return
     from trl_spiral.engines.local.transformers import TransformersEngine
 
     yield TransformersEngine(model, config, max_rows=in_flight)
@@ -349,7 +342,7 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=("transformers", "continuous", "vllm"), default="transformers")
+    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
     parser.add_argument("--in-flight", type=int, nargs="+", default=[64], help="concurrent games")
     parser.add_argument("--games", type=int, default=4, help="games per concurrent game")
     parser.add_argument("--median", type=float, default=24.0, help="median length of a reply, in tokens")

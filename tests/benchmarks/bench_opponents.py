@@ -140,8 +140,7 @@ def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argp
     from trl_spiral.engines.local.lora_batching import SideBySide, live_adapter, read_adapters
     from trl_spiral.engines.local.second_copy import FrozenCopy
     from trl_spiral.engines.local.transformers import TransformersEngine
-    from trl_spiral.engines.router import Router
-    from trl_spiral.engines.swapping import PhasedEngine
+    from trl_spiral.engines.policies import Router, SwappingEngine
 
     torch.set_num_threads(1)
     config = GenerationConfig(pad_token_id=2, eos_token_id=NO_TOKEN)
@@ -164,8 +163,8 @@ def with_transformers(folder: str, saved: dict[str, dict[str, Path]], args: argp
 
     def in_turn() -> Engine:
         # The copy reloads weights at its first use, as in training.
-        phased = PhasedEngine(engine_of(second.model), lambda name: second.load(saved["whole"][name]), OPPONENTS)
-        return Router({POLICY: engine_of(whole)}, default=phased)
+        swapping = SwappingEngine(engine_of(second.model), lambda name: second.load(saved["whole"][name]), OPPONENTS)
+        return Router({POLICY: engine_of(whole)}, default=swapping)
 
     show("whole", measure({MIRROR: ([], lambda: engine_of(whole)), AGAINST: (OPPONENTS, in_turn)}, args))
 

@@ -1,7 +1,7 @@
 """
 A run that is stopped by signals at random moments and resumed each time equals the run that was never stopped.
 
-`TRL_SPIRAL_STOPS` sets how often each run is stopped by each signal; the default keeps the tests short.
+`TRL_SPIRAL_STOPS` sets how often each run of the slow tests is stopped by each signal.
 """
 
 import json
@@ -20,9 +20,9 @@ import pytest
 from transformers import TrainerCallback
 
 from tests.algorithms.test_temperature import make
-from tests.helpers import training_runs
+from tests.helpers import forks, training_runs
 from tests.helpers.forked_ranks import fork, wait
-from tests.helpers.training_runs import RecordingTrainer, config, games, history, plain_trainer
+from tests.helpers.training_runs import RecordingTrainer, SignalAt, config, games, history, plain_trainer
 from tests.training.test_two_ranks import command
 from trl_spiral import OpponentPool, PreemptionCallback
 from trl_spiral.callbacks import OpponentPoolCallback
@@ -93,12 +93,12 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-def training(word):
-    """Return the processes whose command line contains `word`, by their id."""
+def running_in(folder):
+    """Return the processes whose working folder is `folder`, by their id."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            if str(word) in path.read_text():
+            if os.readlink(path) == str(folder):
                 found.append(int(path.parent.name))
         except OSError:
             continue  # it has just ended
@@ -120,6 +120,26 @@ def steps_in(path, event):
 
 def result(folder):
     return json.loads((folder / "result_0.json").read_text())
+
+
+class TestTwoRanks:
+    def test_a_signal_to_one_rank_stops_both_after_the_same_step(self, model_dir, tmp_path):
+        results, short = [], dict(max_steps=6, eval_steps=4)
+        for name, changes in (("whole", {}), ("stopped", dict(signal_at=(1, 3, signal.SIGUSR1)))):
+            (tmp_path / name).mkdir()
+            run = run_of(model_dir, tmp_path / name / "out", config=short, **changes)
+            results.append(Forks({**run, "games": ["Sum-v0"]}, tmp_path / name, 2).wait())
+        saved = [path.name for path in (tmp_path / "stopped" / "out").glob("checkpoint-*")]
+        run = run_of(model_dir, tmp_path / "stopped" / "out", config=short, resume="auto")
+        resumed = Forks({**run, "games": ["Sum-v0"]}, tmp_path / "stopped", 2).wait()
+
+        assert [code for code, _ in (*results, resumed)] == [0, 75, 0]
+        assert saved == ["checkpoint-4"]
+        assert results[1][1].count("SIGUSR1: the run stopped after step 4. Resume it") == 1
+        whole, stopped = result(tmp_path / "whole"), result(tmp_path / "stopped")
+        assert stopped["history"] == whole["history"]
+        assert stopped["weights"] == whole["weights"]
+        assert {**stopped["pool"], "run": None} == {**whole["pool"], "run": None}
 
 
 @pytest.mark.slow
@@ -157,21 +177,6 @@ class TestStoppedOverAndOver:
         assert stopped["weights"] == whole["weights"]
         assert {**stopped["pool"], "run": None} == {**whole["pool"], "run": None}
         print(f"{ranks} rank(s), {len(lost)} stops: steps lost {lost}, taken since {more}")  # noqa: T201
-
-
-class SignalAt(TrainerCallback):
-    """Sends a signal to this process at an event of a step."""
-
-    def __init__(self, event, step, *numbers):
-        self.calls = []
-        setattr(self, event, lambda args, state, control, **kwargs: self._send(state.global_step == step, numbers))
-
-    def _send(self, now, numbers):
-        for number in numbers if now else ():
-            os.kill(os.getpid(), number)
-
-    def on_save(self, args, state, control, **kwargs):
-        self.calls.append(state.global_step)
 
 
 class AfterTraining(TrainerCallback):
@@ -364,14 +369,14 @@ PATIENT = {**ENV, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3600"}  # seconds that `tor
 
 
 class TestLaunchers:
-    """Real launchers of `accelerate`, killed from outside."""
+    """Launchers of `accelerate`, killed from outside. One is a new interpreter, and the others are forks."""
 
     @pytest.fixture
     def start(self, model_dir, tmp_path):
         """Start a run of many steps under a launcher of several processes, and kill remaining processes at the end."""
         started = []
 
-        def start(processes, script=SCRIPT, **changes):
+        def start(processes, script=SCRIPT, popen=forks.Process, **changes):
             settings = {"output_dir": str(tmp_path / "out"), **LONG}
             run = dict(name="run", model=model_dir, games=["Sum-v0"], config=settings, steps="steps", **changes)
             (tmp_path / "runs.json").write_text(json.dumps([run]))
@@ -380,20 +385,19 @@ class TestLaunchers:
                 line.remove("--multi_gpu")
                 line[line.index("--num_processes") + 1] = "1"
             with (tmp_path / "log").open("w") as log:
-                process = subprocess.Popen(line, env=PATIENT, stderr=log, stdout=log, start_new_session=True)
+                process = popen(line, env=PATIENT, cwd=tmp_path, stderr=log, stdout=log, start_new_session=True)
             started.append(process)
             return process
 
         yield start
         for process in started:
-            for left in {process.pid, *training(tmp_path)}:
+            for left in {process.pid, *running_in(tmp_path)}:
                 try:
                     os.kill(left, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
             process.wait()
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("processes", "number", "received"),
         [
@@ -413,7 +417,7 @@ class TestLaunchers:
         else:
             os.kill(launcher.pid, number)
         launcher.wait()
-        wait_until(lambda: not training(tmp_path))
+        wait_until(lambda: not running_in(tmp_path))
 
         assert f"{received}: the run stopped after step" in (tmp_path / "log").read_text()
         assert newest_complete_checkpoint(tmp_path / "out")
@@ -427,13 +431,12 @@ class TestLaunchers:
             "print('training the tiny player', flush=True)\n"
             "time.sleep(600)\n"
         )
-        launcher = start(1, script)
+        launcher = start(1, script, popen=subprocess.Popen)
         wait_until(lambda: "training the tiny player" in (tmp_path / "log").read_text())
         launcher.kill()
         launcher.wait()
-        wait_until(lambda: not training(tmp_path))
+        wait_until(lambda: not running_in(tmp_path))
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("processes", [1, 2])
     def test_two_interrupts_at_the_terminal_end_all_processes_at_once(self, processes, start, tmp_path):
         launcher = start(processes, hang_at=3)  # a step that does not end, after which nothing could be saved
@@ -442,6 +445,6 @@ class TestLaunchers:
         wait_until(lambda: "Press Ctrl-C again" in (tmp_path / "log").read_text())
         os.killpg(launcher.pid, signal.SIGINT)
         launcher.wait()
-        wait_until(lambda: not training(tmp_path))
+        wait_until(lambda: not running_in(tmp_path))
 
         assert not list((tmp_path / "out").glob("checkpoint-*"))

@@ -43,7 +43,7 @@ EVALUATION = replace(TRAINING, temperature=0.5)
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Record all requests to the engines of trainers, without `legal_moves`, which these engines cannot enforce."""
+    """Record all requests to engines, which get them without `legal_moves` and repetition penalty."""
     requests, opened = [], _trl.open_engine
 
     class Spy:
@@ -52,7 +52,8 @@ def asked(monkeypatch):
 
         def add(self, ticket, request):
             requests.append(request)
-            self.engine.add(ticket, replace(request, legal_moves=()))
+            sampling = replace(request.sampling, repetition_penalty=1.0)
+            self.engine.add(ticket, replace(request, legal_moves=(), sampling=sampling))
 
         def __getattr__(self, name):
             return getattr(self.engine, name)
@@ -239,7 +240,7 @@ def _nothing():
 
 class TestGames:
     def test_transcripts_are_of_the_games_of_the_trainer(self, make, tmp_path):
-        trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2)
+        trainer = make(["Kuhn-v0", "Nim-v0"], game_weights=[1.0, 3.0], max_steps=2, repetition_penalty=1.0)
         trainer.add_callback(TranscriptCallback(trainer, every=1, games=7))
         trainer.train()
         final = [game["game"] for game in read_game_log(tmp_path / GAMES) if game["kind"] == "final"]
@@ -263,7 +264,7 @@ class TestGames:
         assert games_of(trainer, ["Kuhn-v0", LastStone()])[0].name == "Kuhn-v0"
 
     def test_a_game_without_a_random_player_is_played_only_against_itself(self, make, tmp_path):
-        trainer = make(["TruthAndDeception-v0"], max_completion_length=4)
+        trainer = make(["TruthAndDeception-v0"], max_completion_length=4, repetition_penalty=1.0)
         at_end(TranscriptCallback(trainer, games=2))
         games = list(read_game_log(tmp_path / GAMES))
 

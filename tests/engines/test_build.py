@@ -1,9 +1,7 @@
 """Players and engines from names: for the command line, for the trainer, and of weights on disk or on the Hub."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +10,7 @@ from accelerate.utils import is_peft_model
 from peft import PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen3ForCausalLM
 
+from tests.helpers import forks
 from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.hub_server import HubServer
 from tests.helpers.lora_policies import lora_model
@@ -342,11 +341,7 @@ class TestSavedPlayer:
             "print(*reply_of('tester/adapter')[0].completion_ids)\n"
         )
         with HubServer() as hub:
-            root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-            environment = hub.environment(tmp_path) | {"PYTHONPATH": root}
-            done = subprocess.run(
-                [sys.executable, "-c", script, str(adapter)], env=environment, capture_output=True, text=True
-            )
+            done = forks.run([sys.executable, "-c", script, adapter], env=hub.environment(tmp_path))
 
         assert done.returncode == 0, done.stderr
         assert list(map(int, done.stdout.split())) == list(reply_of(adapter)[0].completion_ids)

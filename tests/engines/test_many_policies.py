@@ -1,4 +1,4 @@
-"""Many policies in one roll-out, opened as a trainer does it: whoever is asked, nobody else answers."""
+"""Many policies in one roll-out, opened by a trainer: each request is answered by its own policy."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def base(model_dir, tokenizer, tmp_path_factory):
 
 
 def taught(base, name, changes):
-    """A model that says the token of that policy: with a LoRA adapter, or in all its weights where `changes` is `None`."""
+    """Return a model that says the token of a policy: by a LoRA adapter, or by its weights if `changes` is `None`."""
     torch.manual_seed(0)
     model = Qwen3ForCausalLM.from_pretrained(base) if changes is None else lora_model(base, **changes)
     say(model, OWN_TOKEN[name])
@@ -33,7 +33,7 @@ def taught(base, name, changes):
 
 @pytest.fixture(scope="module")
 def folders(base, tokenizer, tmp_path_factory):
-    """Snapshots by kind of training: whole weights, LoRA, and LoRA of which no two can stand in one batch."""
+    """Snapshots by kind of training: whole weights, LoRA, and LoRA that cannot share a batch (DoRA)."""
     made = {}
     for kind, changes in {"whole": None, "lora": {}, "dora": dict(use_dora=True)}.items():
         made[kind] = {name: tmp_path_factory.mktemp(f"{kind}-{name}") for name in [POLICY, *SNAPSHOTS]}
@@ -44,7 +44,7 @@ def folders(base, tokenizer, tmp_path_factory):
 
 
 def trainer_of(base, folders, kind, output_dir, **changes):
-    """A trainer whose model says the token of `POLICY`."""
+    """Return a trainer whose model says the token of `POLICY`."""
     settings = {"lora": {}, "dora": dict(use_dora=True)}.get(kind)
     trainer = RecordingTrainer(
         str(base if settings is not None else folders[kind][POLICY]),
@@ -56,12 +56,12 @@ def trainer_of(base, folders, kind, output_dir, **changes):
         model = PeftModel.from_pretrained(Qwen3ForCausalLM.from_pretrained(base), folders[kind][POLICY])
         set_peft_model_state_dict(trainer.model, get_peft_model_state_dict(model))
     trainer.model.train()
-    trainer.generation_config.eos_token_id = 10**6  # so that each reply is as long as it may be
+    trainer.generation_config.eos_token_id = 10**6  # so that each reply reaches its limit
     return trainer
 
 
 def ask(engine, policies, count=150, at_once=64):
-    """Has requests of all policies answered and checks who did. Returns the engine's metrics."""
+    """Check that requests of all policies are answered by their own. Returns the engine's metrics."""
     requests = asked_of(policies, count)
     waiting, added, answered = {}, 0, 0
     while answered < count:
@@ -84,14 +84,12 @@ WAYS = {
     "a copy of the adapter, mixed precision": ("dora", dict(bf16=True)),
     "a copy of the model": ("whole", {}),
     "a copy of the model, mixed precision": ("whole", dict(bf16=True)),
-    "continuous, side by side": ("lora", dict(use_transformers_continuous_batching=True)),
-    "continuous, a copy of the model": ("whole", dict(use_transformers_continuous_batching=True)),
 }
 
 
 class TestOpenEngine:
     @pytest.mark.parametrize("way", WAYS)
-    def test_nobody_answers_for_another(self, way, base, folders, tmp_path):
+    def test_each_reply_comes_from_the_requested_policy(self, way, base, folders, tmp_path):
         kind, changes = WAYS[way]
         trainer = trainer_of(base, folders, kind, tmp_path, **changes)
         snapshots = {name: folders[kind][name] for name in SNAPSHOTS}
@@ -106,8 +104,8 @@ class TestOpenEngine:
                 metrics = ask(engine, [POLICY, *names])
             switches.append(metrics.get("weight_switches"))
 
-        # All are asked at once, so each is loaded as often as games come back to it; which depends on the engine. Without
-        # others to load there is nothing to count, and an adapter in the same batch is never loaded.
+        # All policies are asked at once, and each may be loaded more than once, which depends on the engine. Without
+        # others to load there is no metric, and adapters in the same batch are never loaded.
         if "side by side" in way:
             assert switches == [None, 0.0, 0.0, 0.0]
         else:
@@ -121,7 +119,7 @@ class TestOpenEngine:
         assert trainer.model.training
 
     @pytest.mark.parametrize("kind", ["lora", "whole"])
-    def test_weights_that_have_moved_are_the_policys_and_nobody_elses(self, kind, base, folders, tmp_path):
+    def test_changed_weights_affect_only_the_policy(self, kind, base, folders, tmp_path):
         trainer = trainer_of(base, folders, kind, tmp_path)
         snapshots = {"step-1": folders[kind]["step-1"]}
         with _trl.open_engine(trainer, snapshots) as engine:

@@ -1,8 +1,9 @@
-"""A server that speaks enough of vLLM's and OpenAI's HTTP protocol to play games with, and misbehaves when it is told to.
+"""
+A server with enough of vLLM's and OpenAI's HTTP protocol to play games, which can fail on demand.
 
-It answers `/v1/completions` (token ids in and out, as `vllm serve` does), `/chat/completions`, `/v1/models` and
-`/metrics`. What it says is a function of the test's; by default, token 7 three times, or `\\boxed{[4]}`. It is a real
-server on a real socket: connections are kept alive, many are served at once, and it can die and be started again.
+It answers `/v1/completions` (token ids in and out, like `vllm serve`), `/chat/completions`, `/v1/models` and
+`/metrics`. A function of the test writes its replies. The default is token 7 three times, or `\\boxed{[4]}`. It is a
+real server on a real socket: it keeps connections alive, serves many at once, and can die and restart.
 """
 
 import json
@@ -28,7 +29,7 @@ def middle(body: Body) -> str:
     return "I take the middle: \\boxed{[4]}"
 
 
-# What no reply can be read from, with status 200.
+# Contents without a reply, sent with status 200.
 RUBBISH = {
     "nothing": b"",
     "a page": b"<html>Welcome</html>",
@@ -50,7 +51,7 @@ RUBBISH = {
     "content in parts": b'{"choices": [{"message": {"content": [{"type": "text", "text": "[4]"}]}}]}',
     "an error half-way": b'{"choices": [{"message": {"content": "I ta"}, "finish_reason": "error"}]}',
 }
-# Answers that break off, or are none at all; the connection ends after each.
+# Broken or invalid answers. The connection ends after each.
 BROKEN = {
     "half an answer": b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"choices": [{"index"',
     "half a chunk": b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{"choices"',
@@ -63,7 +64,7 @@ BROKEN = {
 
 
 def troubled(share: float) -> Callable[[Body, int], str | None]:
-    """What goes wrong with so large a share of all tries: the same for a request's nth try whatever else comes in."""
+    """Return a plan that lets a share of all attempts fail. It depends only on the request and the attempt."""
 
     def plan(body: Body, attempt: int) -> str | None:
         rng = random.Random(f"{body['seed']} {attempt}")
@@ -74,7 +75,7 @@ def troubled(share: float) -> Callable[[Body, int], str | None]:
 
 class CompletionsServer:
     """
-    A server on a free port, to be used as a context manager.
+    A server on a free port, for use as a context manager.
 
     Args:
         tokens (`Callable[[Body], Tokens]`):
@@ -84,34 +85,34 @@ class CompletionsServer:
 
     Attributes:
         seen (`list[tuple[str, dict[str, str], Body]]`):
-            Path, headers and body of every request posted, refused ones included, as they came.
+            Path, headers and body of every posted request, including refused ones, in order of arrival.
         gate (`threading.Event`):
-            No posted request is answered while this is not set. It is, at first.
+            Posted requests are answered only while this is set, as it is at first.
         most_at_once (`int`):
-            Most posted requests that it ever had to answer at one time.
+            Most posted requests in progress at one time.
         hung_up (`int`):
-            Requests whose sender hung up while they waited at the gate.
+            Requests whose client disconnected while they waited at the gate.
         dropped (`int`):
-            How many of the next requests are cut off without an answer.
+            Number of the next requests that are disconnected without an answer.
         failures (`list[tuple[int, object]]`):
             Status and content with which the next requests are refused, in this order.
         raw (`list[bytes]`):
-            What is sent to the next requests just as it is, before they are hung up on.
+            Raw bytes sent to the next requests before they are disconnected.
         headers (`dict[str, str]`):
             More headers of every answer.
         plan (`Callable[[Body, int], str | None]`):
-            What goes wrong with a request, by its body and how often that was sent before: `"delay"`, `"429"`, `"500"`,
-            `"hang up"`, `"rubbish"` or nothing.
+            Failure of a request, by its body and the number of earlier attempts: `"delay"`, `"429"`, `"500"`, `"hang
+            up"`, `"rubbish"` or none.
         happened (`Counter[str]`):
-            How often each of them did.
+            Number of failures by kind.
         tries (`Counter[int]`):
-            How often a request was sent, by its seed.
+            Number of attempts of a request, by its seed.
         answered (`set[int]`):
-            Seeds of requests that were answered well by plan.
+            Seeds of requests with a good answer by plan.
         spoil (`Callable[[Body], object]`):
             Last change to every answer.
         pages (`dict[str, bytes]`):
-            What a GET finds.
+            Contents for a GET, by path.
     """
 
     def __init__(self, tokens: Callable[[Body], Tokens] = three_sevens, text: Callable[[Body], str] = middle) -> None:
@@ -143,7 +144,7 @@ class CompletionsServer:
         return [body for _, _, body in self.seen]
 
     def start(self) -> None:
-        """Starts it, again on the same port."""
+        """Start the server, again on the same port."""
         self.starts += 1
         self.pages["/metrics"] = f"# HELP\nprocess_start_time_seconds {1.7e9 + self.starts:.2f}\n".encode()
         self.alive = True
@@ -151,12 +152,12 @@ class CompletionsServer:
         self.server = _Server(("127.0.0.1", self.port), _Handler)
         self.server.owner = self
         self.port = self.server.server_address[1]
-        # Polled often, so that `kill` need not wait for it.
+        # Polled often, so that `kill` takes little time.
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
     def kill(self) -> None:
-        """Dies like a process: whoever waits for an answer is cut off, and nobody listens any more."""
+        """Stop like a killed process: disconnect all clients and close the port."""
         self.alive = False
         self.server.shutdown()
         self.hang_up()
@@ -164,7 +165,7 @@ class CompletionsServer:
         self.thread.join()
 
     def hang_up(self) -> None:
-        """Ends every connection, as servers do with idle ones."""
+        """Close every connection, as servers do with idle ones."""
         with self.lock:
             connections = list(self.connections)
         for connection in connections:
@@ -181,7 +182,7 @@ class CompletionsServer:
             self.kill()
 
     def completion(self, body: Body) -> Body:
-        """What vLLM 0.31 answers to `/v1/completions`, as far as anybody looks at it."""
+        """Return an answer of vLLM 0.31 to `/v1/completions`, with the fields that are read."""
         ids = list(self.tokens(body))
         choice = {
             "index": 0,
@@ -207,14 +208,14 @@ class CompletionsServer:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 512  # at the usual 5, a burst of connections is made to wait a second and more
+    request_queue_size = 512  # with the default of 5, a burst of connections waits for a second and more
     allow_reuse_address = True
     daemon_threads = False
     block_on_close = True
     owner: CompletionsServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are part of the tests."""
+        """Ignore clients that disconnect, which is part of the tests."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -226,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         with self.server.owner.lock:
             self.server.owner.connections.add(self.connection)
-        if not self.server.owner.alive:  # accepted in the moment of death
+        if not self.server.owner.alive:  # accepted while the server was being killed
             self.server.owner.hang_up()
 
     def finish(self) -> None:
@@ -235,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing on the terminal."""
+        """Print nothing."""
 
     def do_GET(self) -> None:
         page = self.server.owner.pages.get(self.path)
@@ -284,10 +285,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(200, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
     def wait_at_gate(self) -> bool:
-        """Whether the sender is still there when the gate opens."""
+        """Wait for the gate, and return whether the client is still connected."""
         owner = self.server.owner
         while not owner.gate.wait(0.01):
-            # The other side sends nothing while it waits, so what can be read is its farewell.
+            # A waiting client sends nothing, so a readable socket means that it has disconnected.
             if not owner.alive or select.select([self.connection], [], [], 0)[0]:
                 with owner.lock:
                     owner.hung_up += 1

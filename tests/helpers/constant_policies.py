@@ -1,7 +1,7 @@
 """
-Policies that are told apart by what they say: each a copy of one model, or an adapter of it, that says one token for ever.
+Policies that repeat one token each: copies of one model, or adapters of it.
 
-In a crowd of requests, a reply with any other token in it was written by another policy's weights.
+Among many requests, a reply with any other token was written by the weights of another policy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
 TOKENS = (100, 200, 300, 400, 500, 600)
-"""What the parrots say: ordinary tokens of the tests' tokenizer."""
+"""Tokens that the policies say: ordinary tokens of the tests' tokenizer."""
 
 IN_FLIGHT = 64
 """Requests at the same time."""
 
 
 def sharpen(model_dir: str, folder: Path) -> str:
-    """The model with sixteen times its logits: so sure of everything that a small adapter can make it sure of one token."""
+    """Save the model with sixteen times its logits, so that a small adapter can make one token certain."""
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     with torch.no_grad():
         model.model.norm.weight *= 16
@@ -37,12 +37,12 @@ def sharpen(model_dir: str, folder: Path) -> str:
 
 
 def read(model_dir: str) -> Any:
-    """A model in float32."""
+    """Load a model in float32."""
     return AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
 
 
 def leads(model: Any, token: int, rows: torch.Tensor) -> torch.Tensor:
-    """Return how far a token's logit is above any other's, after each position of rows of token ids."""
+    """Return the lead of a token's logit over all others, after each position of rows of token ids."""
     logits = model(rows).logits
     others = torch.arange(logits.shape[-1]) != token
     return logits[..., token] - logits[..., others].amax(-1)
@@ -50,9 +50,10 @@ def leads(model: Any, token: int, rows: torch.Tensor) -> torch.Tensor:
 
 def teach(model: Any, token: int) -> None:
     """
-    Train what is trainable until the model says the token after anything.
+    Train the trainable parameters until the model says the token after any prompt.
 
-    Its logit then leads by 1, far above rounding: float32 moves these logits by less than 1e-2. Parrots answer greedily.
+    Its logit then leads by 1, far above rounding errors of these logits in float32 (less than 1e-2). Replies are
+    greedy.
     """
     rng = random.Random(token)
 
@@ -69,16 +70,17 @@ def teach(model: Any, token: int) -> None:
 
 def crowd(policies: Sequence[str], sampled: Sequence[str] = (), number: int = 192) -> list[Request]:
     """
-    Requests of all policies in no order, of many lengths, so that rows join and leave; all ask the same few prompts, so
-    that whatever is cached for one is at hand for the others.
+    Return requests to all policies, in random order and of many lengths, so that rows join and leave.
+
+    All have one of the same few prompts, so that a cache shared between policies would be detected.
 
     Args:
         policies (sequence of `str`):
-            Who is asked.
+            Policies of the requests.
         sampled (sequence of `str`, defaults to none):
-            Those of them whose replies are drawn at random; the others' are the likeliest.
+            Policies with random replies. Others reply greedily.
         number (`int`, defaults to `192`):
-            Requests in all.
+            Total requests.
     """
     rng = random.Random(0)
     prompts = [tuple(rng.randrange(3, 700) for _ in range(length)) for length in (40, 70, 100, 101)]
@@ -91,7 +93,7 @@ def crowd(policies: Sequence[str], sampled: Sequence[str] = (), number: int = 19
 
 
 def answers(engine: Any, requests: Sequence[Request]) -> list[Reply]:
-    """All replies, by the order of the requests, `IN_FLIGHT` of which wait at a time."""
+    """Return replies in the order of the requests, with `IN_FLIGHT` requests at a time."""
     replies: dict[int, Reply] = {}
     todo = list(enumerate(requests))[::-1]
     while len(replies) < len(requests):
@@ -110,17 +112,17 @@ def check(
     version: int,
 ) -> None:
     """
-    Asserts that every reply is its own policy's.
+    Assert that every reply comes from its own policy.
 
     Args:
         requests, replies:
-            What was asked and answered.
+            Requests and their replies.
         tokens (`Mapping[str, int]`):
-            What each parrot says, by policy name.
+            Token of each constant policy, by policy name.
         models (`Mapping[str, Callable]`):
-            By policy name, what gives logits for token ids: a model, or what calls one with an adapter.
+            Functions from token ids to logits, by policy name.
         version (`int`):
-            That of the weights in training.
+            Version of the weights in training.
     """
     assert {request.policy for request in requests} == set(models)
     for request, reply in zip(requests, replies, strict=True):

@@ -1,9 +1,9 @@
 """
-A chat endpoint on raw sockets, which answers well for a while and then fails in one of many ways.
+A chat endpoint on raw sockets, which gives some good answers and then fails in one of many ways.
 
     with FaultyEndpoint(FAULTS["never answers"], good=3) as endpoint:
         ...
-        endpoint.fault = None  # answers well again
+        endpoint.fault = None  # good answers again
 """
 
 import gzip
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 
-STEP = 0.05  # seconds from one byte, header or status line to the next: always sooner than a timeout
+STEP = 0.05  # seconds between bytes, headers or status lines, less than any timeout
 MEGABYTES = 10
 LARGE = b" " * (MEGABYTES * 2**20)
 
@@ -45,7 +45,7 @@ def once(piece: bytes) -> Callable[[], Iterator[bytes]]:
 
 
 zipped = gzip.compress(LARGE)
-# What is sent for a request, piece by piece, one every `STEP` seconds. The connection ends where the pieces do.
+# Pieces sent for a request, one every `STEP` seconds. The connection ends after the last.
 HANGS = {
     "100 Continue for ever": repeated(head(status="100 Continue")),
     "early hints for ever": repeated(head("Link: </a>", status="103 Early Hints")),
@@ -78,21 +78,21 @@ class FaultyEndpoint(socketserver.ThreadingTCPServer):
     """
     Args:
         fault (`Callable[[], Iterator[bytes]]`, *optional*):
-            What is sent for each request, one of `FAULTS`. Without it, all requests are answered well.
+            Answer to each request, one of `FAULTS`. By default, all answers are good.
         good (`int`, defaults to `0`):
-            How many requests are answered well before.
+            Number of good answers before the fault.
         text (`Callable[[dict], str]`):
-            What a good answer says to a request.
+            Text of a good answer.
         certificate (`Path`, *optional*):
-            File with a certificate and its key, for an endpoint that speaks TLS.
+            File with a certificate and its key, for an endpoint with TLS.
 
     Attributes:
         seen (`int`):
-            Requests that have come in whole.
+            Complete requests received.
     """
 
     allow_reuse_address = True
-    daemon_threads = True  # they end when the client hangs up, which may be later
+    daemon_threads = True  # they end when the client disconnects, which may be later
     block_on_close = False
     request_queue_size = 512
 
@@ -129,7 +129,7 @@ class FaultyEndpoint(socketserver.ThreadingTCPServer):
         self.server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that hang up are part of the tests."""
+        """Ignore clients that disconnect, which is part of the tests."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -150,10 +150,10 @@ class _Handler(socketserver.StreamRequestHandler):
             return
 
     def body(self) -> bytes:
-        """Return the body of the next request, or nothing where the client has hung up."""
+        """Return the body of the next request, or nothing if the client has disconnected."""
         length = 0
         while (line := self.rfile.readline()) not in (b"\r\n", b""):
-            if line[:1] == b"\x16":  # TLS: what follows is no request
+            if line[:1] == b"\x16":  # TLS, not a request
                 return b"{}"
             if line.lower().startswith(b"content-length:"):
                 length = int(line.split(b":")[1])

@@ -1,5 +1,5 @@
 """
-A real HTTP proxy that passes everything on to a server, until it is told to misbehave.
+A real HTTP proxy that forwards all requests to a server, and fails on demand.
 
     with faulty_proxy(server.base_url) as proxy:
         proxy.fail_for = 10.0      # seconds of HTTP 500, from the next completion on
@@ -22,17 +22,17 @@ COMPLETIONS = "/v1/completions"
 
 class FaultyProxy:
     """
-    What a proxy does, and has seen.
+    State and settings of a proxy.
 
     Attributes:
         completions (`int`):
-            Completions passed on so far.
+            Completions forwarded so far.
         fail_for (`float`):
-            Seconds for which completions are answered with HTTP 500, counted from the next one.
+            Seconds of HTTP 500 for completions, counted from the next one.
         spoil (`Callable[[dict], None]`, *optional*):
-            Changes the answers to completions.
+            Changes each answer to a completion.
         at (`dict[int, Callable[[], None]]`):
-            What to do when that many completions have been passed on.
+            Actions by number of completions forwarded.
     """
 
     def __init__(self, target: str) -> None:
@@ -47,7 +47,7 @@ class FaultyProxy:
         self._lock = threading.Lock()
 
     def refuses(self) -> bool:
-        """Whether the completion that has just come in is answered with HTTP 500. Counts it."""
+        """Count a completion, and return whether it is answered with HTTP 500."""
         with self._lock:
             if self.fail_for and self._failing_until is None:
                 self._failing_until = time.monotonic() + self.fail_for
@@ -63,7 +63,7 @@ class FaultyProxy:
 
 @contextmanager
 def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
-    """Runs a proxy for the length of a `with` block."""
+    """Run a proxy inside a `with` block."""
     proxy = FaultyProxy(target)
 
     class Handler(BaseHTTPRequestHandler):
@@ -86,7 +86,7 @@ def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
                 response = connection.getresponse()
                 status, content = response.status, response.read()
             except (OSError, http.client.HTTPException):
-                self.close_connection = True  # as the server behind us: no answer
+                self.close_connection = True  # like the server: no answer
                 return None
             finally:
                 connection.close()
@@ -111,7 +111,7 @@ def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
         request_queue_size = 512
 
         def handle_error(self, request: object, client_address: object) -> None:
-            pass  # a client that hung up
+            pass  # a client that disconnected
 
     server = Server(("127.0.0.1", 0), Handler)
     proxy.base_url = f"http://127.0.0.1:{server.server_address[1]}"

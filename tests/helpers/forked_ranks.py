@@ -2,7 +2,7 @@
 Two gloo ranks as forks of the test's process: the same environment as `accelerate launch`, without new interpreters.
 
 Starting two interpreters that import torch, transformers and TRL takes longer than most of what tests do on two ranks.
-`test_two_ranks.py` and `test_accelerate_configs.py` use the real launcher.
+`test_accelerate_configs.py` uses the real launcher.
 """
 
 import os
@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.helpers import forks
 
 
 _GRACE = 30.0  # seconds, as torchrun gives
@@ -49,36 +50,21 @@ def run_on_ranks(
 
 def fork(rank: int, ranks: int, port: int, folder: Path, main: Callable[..., object], arguments: tuple) -> int:
     """Start a rank, whose output goes to files in `folder`. Return its process id."""
-    if pid := os.fork():
-        return pid
-    code = 1
-    try:
-        for stream, number in (("out", 1), ("err", 2)):
-            os.dup2(os.open(folder / f"{stream}_{rank}", os.O_WRONLY | os.O_CREAT, 0o600), number)
-        # pytest has replaced these by captures of its own.
-        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-        _become(rank, ranks, port)
-        main(*map(str, arguments))
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    with (folder / f"out_{rank}").open("wb") as out, (folder / f"err_{rank}").open("wb") as err:
+
+        def start() -> None:
+            _become(rank, ranks, port)
+            main(*map(str, arguments))
+
+        return forks.fork(start, out, err)
 
 
 def _become(rank: int, ranks: int, port: int) -> None:
     """Forget the parent's world, and take a rank's place in a new one."""
     import numpy as np
     import torch
-    from accelerate.state import AcceleratorState, GradientState
 
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    torch.set_num_threads(1)  # a fork has none of the parent's OpenMP threads, and would wait for them
+    forks.forget_states()
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

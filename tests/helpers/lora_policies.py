@@ -1,4 +1,4 @@
-"""Policies that can be distinguished: each says one token of its own, with a probability that is 1 for all purposes."""
+"""Distinguishable policies: each says its own token, with a probability of practically 1."""
 
 import random
 
@@ -10,7 +10,7 @@ from trl_spiral.types import BASE, POLICY, Request, Sampling
 
 
 LORA = dict(r=8, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
-"""How the adapter in training is shaped."""
+"""Settings of the adapter in training."""
 
 SNAPSHOT_LORAS = {
     "step-1": dict(r=4, lora_alpha=32),
@@ -18,17 +18,17 @@ SNAPSHOT_LORAS = {
     "step-3": dict(target_modules=["down_proj", "v_proj", "o_proj"]),
     "step-4": dict(rank_pattern={"down_proj": 16}, alpha_pattern={"o_proj": 5, "layers.1.mlp.down_proj": 24}),
 }
-"""How those of snapshots differ from it."""
+"""Differing settings of the snapshots' adapters."""
 
 OWN_TOKEN = {BASE: 299, POLICY: 300, "step-1": 301, "step-2": 302, "step-3": 303, "step-4": 304}
-"""What each policy says."""
+"""Token of each policy."""
 
 
 _SLOT = {299: 1, 300: 2, 301: 3, 302: 4, 303: 5, 304: 6, 310: 7, 311: 8}
-"""Hidden dimension that stands for a token which a policy can be made to say."""
+"""Hidden dimension of each token that a policy can be made to say."""
 
 _CONSTANT, _LOUD, _ADAPTED, _BASE = 30.0, 16.0, 800.0, 100.0
-"""Sizes of the constant in every embedding, of a token's own slot, and of what an adapter and the base model write."""
+"""Sizes of the constant in every embedding, of a token's slot, and of the outputs of an adapter and the base model."""
 
 
 @torch.no_grad()
@@ -44,10 +44,11 @@ def make_sayable(model):
 @torch.no_grad()
 def say(model, token, size=_ADAPTED):
     """
-    Set the last attention so that the model says one token after anything, itself included.
+    Set the last attention so that the model says one token after any prompt.
 
-    Values read the constant, and the output writes it into the token's slot, whatever attention mixes. Its logit then
-    leads by about 50, so any other token comes up once in 1e18. An adapter writes eight times what the base model does.
+    Values read the constant, and the output writes it into the token's slot, for any attention weights. Its logit then
+    leads by about 50, so any other token has a probability of 1e-18. An adapter writes eight times as much as the
+    base.
     """
     layers = [module for name, module in model.named_modules() if name.endswith("layers")]
     attention = layers[0][-1].self_attn
@@ -62,14 +63,14 @@ def say(model, token, size=_ADAPTED):
 
 
 def _map(layer, read, write):
-    """Let a layer, or its adapter in training, write one vector times what it reads along another."""
+    """Set a layer, or its adapter in training, to the outer product of two vectors."""
     if not hasattr(layer, "lora_A"):
         layer.weight[:] = torch.outer(write, read)
         return
     (name,) = layer.active_adapters
     down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
     down[0], up[:, 0] = read, write / layer.scaling[name]
-    if name in layer.lora_magnitude_vector:  # DoRA keeps the length of each row of the whole matrix apart
+    if name in layer.lora_magnitude_vector:  # DoRA stores the norm of each row of the whole matrix separately
         whole = layer.get_base_layer().weight + layer.scaling[name] * up @ down
         layer.lora_magnitude_vector[name].weight[:] = whole.norm(dim=1)
 
@@ -82,13 +83,13 @@ def save_base(model, folder):
 
 
 def lora_model(base_folder, **changes):
-    """A LoRA model with an adapter that is not yet taught anything, but is not zero either."""
+    """Return a LoRA model with a random adapter."""
     model = Qwen3ForCausalLM.from_pretrained(base_folder)
     return get_peft_model(model, LoraConfig(**{**LORA, "init_lora_weights": False, **changes}))
 
 
 def a_prompt(rng):
-    """Return a random prompt. All begin alike."""
+    """Return a random prompt. All prompts share a prefix."""
     return (*range(20, 44), *(rng.randrange(10, 250) for _ in range(rng.randrange(1, 24))))
 
 

@@ -73,8 +73,13 @@ class Counter:
 
     def __init__(self, pattern: str, flags: int, text: str, most: int = 10**9) -> None:
         tree = _parser.parse(pattern, flags)
-        self.text, self.most, self.steps = text, most, 0
+        self.most = most
+        self.read(text)
         self.matcher = self.sequence(list(tree), tree.state.flags)
+
+    def read(self, text: str) -> None:
+        """Begin with another text, and count anew."""
+        self.text, self.steps = text, 0
 
     def step(self) -> None:
         self.steps += 1
@@ -110,7 +115,8 @@ class Counter:
     def node(self, item: tuple, flags: int) -> Matcher:
         kind, value = item
         if kind in ONE_CHARACTER:
-            return lambda i, then: then(i + 1) if self.is_there(item, flags, i) else None
+            is_there = self.one_of(item, flags)
+            return lambda i, then: then(i + 1) if is_there(i) else None
         if kind in REPEATS:
             least, most, body = value
             if len(body) == 1 and body[0][0] in ONE_CHARACTER:
@@ -138,9 +144,20 @@ class Counter:
         assert kind is c.AT, f"{kind} is not supported"
         return lambda i, then: then(i) if self.is_at(value, flags, i) else None
 
-    def is_there(self, item: tuple, flags: int, i: int) -> bool:
-        self.step()
-        return i < len(self.text) and holds(item, self.text[i], flags)
+    def one_of(self, item: tuple, flags: int) -> Callable[[int], bool]:
+        """Return whether a node that stands for one character matches at a place. It counts as a step."""
+        held: dict[str, bool] = {}
+
+        def is_there(i: int) -> bool:
+            self.step()
+            if i >= len(self.text):
+                return False
+            char = self.text[i]
+            if char not in held:
+                held[char] = holds(item, char, flags)
+            return held[char]
+
+        return is_there
 
     def is_at(self, place: object, flags: int, i: int) -> bool:
         self.step()
@@ -158,19 +175,20 @@ class Counter:
 
     def run_of(self, kind: object, least: int, most: int, item: tuple, flags: int) -> Matcher:
         """Repeat one character, without recursion."""
+        is_there = self.one_of(item, flags)
 
         def lazily(i: int, then: Callable[[int], End]) -> End:
             count = 0
             while True:
                 if count >= least and (end := then(i + count)) is not None:
                     return end
-                if count >= most or not self.is_there(item, flags, i + count):
+                if count >= most or not is_there(i + count):
                     return None
                 count += 1
 
         def greedily(i: int, then: Callable[[int], End]) -> End:
             count = 0
-            while count < most and self.is_there(item, flags, i + count):
+            while count < most and is_there(i + count):
                 count += 1
             fewest = count if kind is c.POSSESSIVE_REPEAT else least
             while count >= max(least, fewest):

@@ -1,10 +1,10 @@
 """
-Several policies on every rank of several; a script for `accelerate launch`.
+Several policies on several ranks: a script for `accelerate launch`.
 
-    python parrots_on_ranks.py settings.json
+    python run_constant_policies.py settings.json
 
-Each rank asks for other policies than the other does, and other numbers of times. What it was answered is checked here, and
-written beside the settings as `rank_<n>.json`.
+Each rank sends another number of requests, to other policies. The replies are checked here, and the weight switches
+written to `rank_<n>.json` next to the settings.
 """
 
 import importlib

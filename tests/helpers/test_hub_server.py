@@ -1,7 +1,6 @@
 """The local Hub, tried with the real client: whatever `huggingface_hub` and a trainer do to it must come out right."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load
 
+from tests.helpers import forks
 from tests.helpers.hub_server import HubServer
 
 
@@ -125,7 +125,7 @@ def server() -> Iterator[HubServer]:
 def run(script: str, server: HubServer, tmp_path: Path) -> None:
     """Run a script whose Hub is the server, from the folder `tmp_path`, and show what it says when it fails."""
     command, environment = [sys.executable, "-c", script], server.environment(tmp_path)
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = forks.run(command, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -132,6 +132,21 @@ class KillAt(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class SignalAt(TrainerCallback):
+    """Sends a signal to this process at an event of a step."""
+
+    def __init__(self, event, step, *numbers):
+        self.calls = []
+        setattr(self, event, lambda args, state, control, **kwargs: self._send(state.global_step == step, numbers))
+
+    def _send(self, now, numbers):
+        for number in numbers if now else ():
+            os.kill(os.getpid(), number)
+
+    def on_save(self, args, state, control, **kwargs):
+        self.calls.append(state.global_step)
+
+
 class RandomKiller(TrainerCallback):
     """
     Ends the process at a random moment of the next few steps, or in the middle of writing a checkpoint or a snapshot.
@@ -145,10 +160,12 @@ class RandomKiller(TrainerCallback):
         self._victim = rank == self._rng.randrange(world_size)
         self._while_writing = self._rng.random() < 0.6
         self._writes_before = self._rng.randrange(4)
+        self._steps_before = self._rng.randrange(6)
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        if self._victim and not self._while_writing:
-            self._kill_in(self._rng.uniform(0.0, 1.5))
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self._victim and not self._while_writing and self._steps_before == 0:
+            self._kill_in(self._rng.uniform(0.0, 0.2))
+        self._steps_before -= 1
 
     def watch(self, write, seconds):
         """Return a write that may kill the process in its course."""
@@ -283,6 +300,8 @@ def play(run, folder):
     callbacks = [KillAt(run["kill_at"])] if run.get("kill_at") else []
     if "steps" in run:
         callbacks.append(StepLog(folder / f"{run['steps']}_{os.environ.get('RANK', 0)}"))
+    if "signal_at" in run and run["signal_at"][0] == int(os.environ.get("RANK", 0)):
+        callbacks.append(SignalAt("on_step_begin", *run["signal_at"][1:]))
     if "hang_at" in run:
         callbacks.append(HangAt(run["hang_at"]))
     trainer = RecordingTrainer(

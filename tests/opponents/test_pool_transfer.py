@@ -1,8 +1,8 @@
-import subprocess
 import sys
 
 import pytest
 
+from tests.helpers import forks
 from tests.helpers.hub_server import HubServer
 from trl_spiral.opponents import OpponentPool, Played, pool_from_checkpoints
 from trl_spiral.opponents.pool import INDEX
@@ -78,9 +78,7 @@ except Exception as error:
 """
         made.save()
         with HubServer() as hub:
-            done = subprocess.run(
-                [sys.executable, "-c", code], env=hub.environment(tmp_path), capture_output=True, text=True
-            )
+            done = forks.run([sys.executable, "-c", code], env=hub.environment(tmp_path))
             files = set(hub.repos["someone/player"])
 
         assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType
+
+from tests.helpers import forks
 
 
 CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
@@ -35,14 +38,14 @@ Path(folder, f"{arguments.process_index}.txt").write_text(seen)
 """
 
 
-def launch(folder: Path, *options: str, use_cpu: bool) -> list[str]:
+def launch(folder: Path, *options: str, use_cpu: bool, run=forks.run) -> list[str]:
     """Run a script with `accelerate launch` and return rank, world size and device of each process, by rank."""
     Path(folder, "script.py").write_text(SCRIPT)
     # An empty `HF_HOME`, so that no default config of this machine is used.
     environment = {**os.environ, "HF_HOME": str(folder / "hf"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "accelerate.commands.launch", *options, str(folder / "script.py"), str(folder)]
     command.append("use_cpu" if use_cpu else "default")
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    finished = run(command, env=environment)
     assert finished.returncode == 0, finished.stderr
 
     return [path.read_text() for path in sorted(folder.glob("*.txt"))]
@@ -89,6 +92,8 @@ class TestAccelerateConfigs:
 
     def test_two_cpu_ranks_start_with_the_documented_command(self, tmp_path):
         # Port 0 is any free one, since other tests may launch processes too.
-        seen = launch(tmp_path, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", use_cpu=True)
+        options = ("--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
+        interpreters = partial(subprocess.run, capture_output=True, text=True, timeout=300)
+        seen = launch(tmp_path, *options, use_cpu=True, run=interpreters)
 
         assert seen == ["0 of 2 on cpu", "1 of 2 on cpu"]

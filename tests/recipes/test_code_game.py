@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.recipes.test_recipes import load_recipe
+from tests.recipes.test_recipes import QUICK, load_recipe
 from trl_spiral.games import get_game
 from trl_spiral.games.code_game import CodeGame
 from trl_spiral.opponents import Opponents
@@ -20,15 +20,13 @@ def recipe():
     return load_recipe("code_game")
 
 
-@pytest.mark.slow
 class TestCodeGame:
     @pytest.mark.parametrize("game", ["CodeGame-v0", "CodeGame-v0-frozen"])
     def test_prints_the_scores_of_each_seat_before_and_after(self, recipe, game, tmp_path, monkeypatch, capsys):
         from trl_spiral.tiny.player import TinyPlayerRecipe
 
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        quick = {"steps": 12, "hidden_size": 16}
-        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **quick}))
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **QUICK}))
         monkeypatch.setattr(recipe, "GAMES", 4)
         small = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--logging_steps", "1", "--save_steps", "2"]
 

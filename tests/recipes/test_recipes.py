@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,21 +9,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load, load_file
 
+from tests.helpers import forks
 from tests.helpers.hub_server import HubServer
 from trl_spiral.lock import LOCK_FILE
 
 
 ROOT = Path(__file__).parents[2]
-
-
-def run_recipe(name: str, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "recipes" / name), *options],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env=env or dict(os.environ),
-    )
 
 
 def load_recipe(name: str):
@@ -34,6 +24,9 @@ def load_recipe(name: str):
     return module
 
 
+# A player that is hardly warm.
+QUICK = dict(steps=12, hidden_size=16, num_heads=2, head_dim=8, intermediate_size=16)
+
 SMALL = [
     *("--use_cpu", "--bf16", "False", "--gradient_checkpointing", "False", "--report_to", "none"),
     *("--max_steps", "2", "--per_device_train_batch_size", "16", "--gradient_accumulation_steps", "1"),
@@ -41,15 +34,18 @@ SMALL = [
 ]
 
 
-@pytest.mark.slow
 class TestSpiralTicTacToe:
     def test_uploads_the_model_with_its_card(self, model_dir, tmp_path):
         with HubServer() as hub:
             output = tmp_path / "run"
-            done = run_recipe(
-                "spiral_ttt.py",
-                *("--model_name_or_path", model_dir, "--output_dir", str(output), *SMALL),
-                *("--push_to_hub", "--hub_model_id", "someone/spiral-ttt"),
+            options = ("--model_name_or_path", model_dir, "--output_dir", str(output), *SMALL)
+            options += ("--push_to_hub", "--hub_model_id", "someone/spiral-ttt")
+            # A new interpreter: libraries read where the hub is when they are imported.
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "recipes/spiral_ttt.py"), *options],
+                capture_output=True,
+                text=True,
+                timeout=400,
                 env={**hub.environment(tmp_path), "OMP_NUM_THREADS": "1"},
             )
 
@@ -76,7 +72,7 @@ class TestSpiralTicTacToe:
 
         recipe = load_recipe("spiral_ttt")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda seed: TinyPlayerRecipe(seed=seed, steps=12))
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda seed: TinyPlayerRecipe(seed=seed, **QUICK))
         small = dict(
             output_dir=str(tmp_path / "run"),
             max_steps=4,
@@ -101,14 +97,14 @@ class TestSpiralTicTacToe:
         assert "| after | minimax | second |" in (tmp_path / "run" / "README.md").read_text()
 
     def test_wrong_input_is_refused_before_a_player_is_made(self, tmp_path):
-        done = run_recipe("spiral_ttt.py", "--games", "TicTacTo-v0", "--output_dir", str(tmp_path / "run"))
+        options = ("--games", "TicTacTo-v0", "--output_dir", str(tmp_path / "run"))
+        done = forks.run([sys.executable, ROOT / "recipes/spiral_ttt.py", *options])
 
         assert done.returncode != 0
         assert "There is no game called 'TicTacTo-v0'. Did you mean 'TicTacToe-v0'" in done.stderr
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 class TestSpiralKuhn:
     def test_prints_its_curve_and_saves_policy_tables(self, tmp_path, monkeypatch, capsys):
         from trl import ModelConfig
@@ -118,8 +114,7 @@ class TestSpiralKuhn:
 
         recipe = load_recipe("spiral_kuhn")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        quick = {"steps": 12, "hidden_size": 16}
-        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **quick}))
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **QUICK}))
         small = dict(
             output_dir=str(tmp_path / "run"),
             max_steps=4,
@@ -140,7 +135,6 @@ class TestSpiralKuhn:
         assert (tmp_path / "run" / "model.safetensors").exists()
 
 
-@pytest.mark.slow
 class TestSpiralMulti:
     def test_plays_all_three_games_and_prints_their_scores(self, tmp_path, monkeypatch, capsys):
         from trl import ModelConfig
@@ -150,8 +144,7 @@ class TestSpiralMulti:
 
         recipe = load_recipe("spiral_multi")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        quick = {"steps": 12, "hidden_size": 16}
-        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **quick}))
+        monkeypatch.setattr(recipe, "TinyPlayerRecipe", lambda **chosen: TinyPlayerRecipe(**{**chosen, **QUICK}))
         monkeypatch.setattr(recipe, "PAIRS", 5)
         small = dict(
             output_dir=str(tmp_path / "run"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.callbacks.test_preemption import wait_until
+from tests.training.test_two_ranks import SCRIPT, launch
 
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +211,7 @@ class TestSlurmScript:
 
         assert cluster("--nodes=2", "recipes/spiral.slurm", "recipes/spiral_ttt.py").returncode == 3
 
+    @pytest.mark.slow
     def test_two_nodes_take_a_step_together(self, cluster, tmp_path, monkeypatch):
         results = tmp_path / "results"
         results.mkdir()
@@ -312,13 +314,17 @@ class TestPreemption:
             code, requeued, errors = submit(send, up, *line, "--output_dir", f"{tmp_path}/{folder}/out")
             return code, requeued and requeued[-1] == os.environ["FAKE_JOB_ID"], errors
 
-        whole = run("whole", ())
+        (tmp_path / "whole").mkdir()
+        settings = dict(output_dir=f"{tmp_path}/whole/out", max_steps=12, save_strategy="no")
+        plain = [dict(name="result", model=model_dir, games=["Sum-v0"], config=settings)]
+        (tmp_path / "whole" / "runs.json").write_text(json.dumps(plain))
+        whole = launch(SCRIPT, tmp_path / "whole" / "runs.json")
         stopped = run("stopped", [("batch", signal.SIGUSR1)])
         saved = [path.name for path in (tmp_path / "stopped" / "out").glob("checkpoint-*")]
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
         resumed = run("stopped", ())
 
-        assert whole[0] == 0, whole[2][-3000:]
+        assert whole.returncode == 0, whole.stderr[-3000:]
         assert stopped[:2] == (75, True), stopped[2][-3000:]
         assert len(saved) == 1 and saved != ["checkpoint-12"]
         assert resumed[0] == 0, resumed[2][-3000:]

@@ -49,12 +49,13 @@ def resources() -> tuple[set[int], int]:
 
 
 class TestLocalSandbox:
-    def test_leaves_nothing_after_two_thousand_programs(self, monkeypatch, tmp_path):
+    @pytest.mark.parametrize("programs", [200, pytest.param(2000, marks=pytest.mark.slow)])
+    def test_leaves_nothing_after_many_programs(self, programs, monkeypatch, tmp_path):
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         monkeypatch.chdir(tmp_path)
         before = resources()
         with LocalSandbox(LIMITS, workers=2) as sandbox:
-            results = sandbox.run([Job("print(1)", hash_seed=number % 2) for number in range(2000)])
+            results = sandbox.run([Job("print(1)", hash_seed=number % 2) for number in range(programs)])
             after = resources()
         left = resources()
 

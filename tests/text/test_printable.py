@@ -25,7 +25,7 @@ from trl_spiral.cli import main
 from trl_spiral.cli.play import ShownPlayer, ending_sentence
 from trl_spiral.cli.tournament import standing_table, standings
 from trl_spiral.engines.http.client import BadAnswer, ServerLost
-from trl_spiral.engines.http.retrying import PatientTransport
+from trl_spiral.engines.http.vllm_server import ServerEngine
 from trl_spiral.evaluation.exact.policy_tables import format_policy_table
 from trl_spiral.evaluation.matches import MatchReport, SeatResult, match_table
 from trl_spiral.evaluation.problems.comparison import asked_differently, compare_scores, comparison_table
@@ -35,7 +35,7 @@ from trl_spiral.players import HumanPlayer
 from trl_spiral.report import Run, render, render_comparison
 from trl_spiral.sandbox import CannotContain, Job, LocalSandbox
 from trl_spiral.selfplay.referee import Start, play, referee
-from trl_spiral.types import Ending, Episode, Observation, Trajectory, Turn
+from trl_spiral.types import Ending, Episode, Observation, Request, Trajectory, Turn
 
 
 # Control sequences of 7 and of 8 bits, a title, a bell, backspaces; changes of direction; characters without width;
@@ -206,7 +206,7 @@ class TestLogs:
                     found.append((path.name, called))
 
         # The first of them silences the HTTP library.
-        assert found == [("transport.py", "logging.getLogger"), ("printable.py", "logging.getLogger")]
+        assert found == [("client.py", "logging.getLogger"), ("printable.py", "logging.getLogger")]
 
 
 class TestServers:
@@ -245,13 +245,12 @@ class TestServers:
     def test_a_lost_server_is_one_line(self):
         with CompletionsServer() as server:
             server.raw = [b"\x1b[2J\x9b31m\xe2\x80\xae\r\n\r\n"] * 50
-            transport = PatientTransport(server.url, patience=0.1)
-            transport.post(0, "/completions", {})
-            ((_, error),) = transport.take()
-            transport.close()
+            with ServerEngine(server.url, "tiny", patience=0.1) as engine:
+                engine.add(0, Request((1, 2)))
+                with pytest.raises(ServerLost, match="RemoteProtocolError") as error:
+                    engine.step()
 
-        assert isinstance(error, ServerLost) and "RemoteProtocolError" in str(error)
-        assert unsafe(str(error)) == []
+        assert unsafe(str(error.value)) == []
 
 
 def tokens_of(text):

@@ -6,7 +6,6 @@ import gzip
 import json
 import pickle
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from tests.helpers import forks
 from tests.helpers.algorithm_runs import config as algorithm_config
 from tests.helpers.hub_server import HubServer
 from tests.helpers.training_runs import RecordingTrainer, config
@@ -173,7 +173,7 @@ class TestTraining:
 
 PUSHING = """
 import sys
-from training_runs import config
+from tests.helpers.training_runs import config
 from trl_spiral import SpiralTrainer
 
 args = config(
@@ -191,16 +191,8 @@ class TestPushing:
         with HubServer() as hub:
             environment = hub.environment(tmp_path)
             del environment["HF_TOKEN"]  # only the configuration has it
-            environment["PYTHONPATH"] = ":".join([str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")])
             script = PUSHING.format(token=hub.token, model=model_dir)
-            done = subprocess.run(
-                [sys.executable, "-c", script],
-                env=environment,
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=500,
-            )
+            done = forks.run([sys.executable, "-c", script], env=environment, cwd=tmp_path)
             pushed = hub.repos["tester/parrot"] if done.returncode == 0 else {}
 
         assert done.returncode == 0, done.stderr

@@ -122,7 +122,9 @@ class TestTinyPlayer:
         from transformers import AutoTokenizer
 
         games = ("TicTacToe-v0", "Kuhn-v0", "SimpleNegotiation-v2")
-        player = make_tiny_player(TinyPlayerRecipe(**{**QUICK, "batch_size": 800, "games": games}), cache_dir=tmp_path)
+        player = make_tiny_player(
+            TinyPlayerRecipe(**{**QUICK, "steps": 1, "batch_size": 1500, "games": games}), cache_dir=tmp_path
+        )
         renderer = PromptRenderer(AutoTokenizer.from_pretrained(player))
 
         # With the end of turn. An offer is its two amounts, its two resources and a bracket.

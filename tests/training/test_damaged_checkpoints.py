@@ -138,10 +138,9 @@ def small_disk(folder, size):
 
 
 class TestFullDisk:
-    @pytest.mark.parametrize("adapter", [True, False], ids=["lora", "whole"])
-    def test_is_named_and_leaves_the_previous_checkpoint_complete(self, adapter, model_dir, tmp_path):
-        whole = train(model_dir, tmp_path / "whole", adapter=adapter)
-        one = sum(path.stat().st_size for path in files_of(tmp_path / "whole" / "checkpoint-3"))
+    def test_is_named_and_leaves_the_previous_checkpoint_complete(self, run, model_dir, tmp_path):
+        adapter, whole, out = run
+        one = sum(path.stat().st_size for path in files_of(out / "checkpoint-3"))
         with small_disk(tmp_path / "disk", size=int(2.2 * one)) as disk:
             with pytest.raises(
                 OSError, match=r"^The disk is full: .* cannot be written \(No space left on device\)\."

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.games import LastStone
 from tests.helpers.precision import logprob_rounding
-from tests.helpers.training_runs import RecordingTrainer, config, games
+from tests.helpers.training_runs import RecordingTrainer, config, games, plain_trainer
 from trl_spiral import EndpointEngine, EndpointPlayer, SelfPlayRollout, SelfPlaySettings, SpiralTrainer, _trl
 from trl_spiral.games import Traits
 from trl_spiral.training.preflight import colocate_kwargs
@@ -85,18 +85,6 @@ class TestGeneration:
         assert {len(turn.completion_ids) for turn in all_turns(ended)} == {1}
         assert {episode.ending for episode in ended} == {Ending.TRUNCATED}
 
-    def test_through_the_continuous_batching_manager_gives_the_same_logprobs(self, model_dir, tmp_path):
-        trainer = train(model_dir, tmp_path, use_transformers_continuous_batching=True, keep_surplus=False)
-        largest = [
-            entry["selfplay/logprob_difference/max"]
-            for entry in trainer.state.log_history
-            if "selfplay/logprob_difference/max" in entry
-        ]
-
-        assert len(largest) == 2
-        assert max(largest) < logprob_rounding(trainer.model)
-        assert {turn.version for _, episodes, _ in trainer.batches for turn in all_turns(episodes)} == {0, 4}
-
     def test_by_other_weights_ends_the_run(self, model_dir, tmp_path, monkeypatch):
         opened = _trl.open_engine
 
@@ -138,7 +126,7 @@ class TestSamplingOf:
         args = config("unused", **changes)
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length")
         trainer = SimpleNamespace(args=args, **{name: getattr(args, name) for name in names})
-        return _trl.sampling_of(trainer, evaluation)
+        return _trl.trainer_sampling(trainer, evaluation)
 
     def test_uses_every_option_of_trl(self):
         options = dict(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.2)
@@ -224,10 +212,22 @@ class TestSleepMode:
 
 
 class TestRefusals:
+    def test_of_continuous_batching_name_vllm(self, tmp_path):
+        with pytest.raises(ValueError, match="`use_transformers_continuous_batching` cannot .* vLLM: `use_vllm=True`"):
+            config(tmp_path, use_transformers_continuous_batching=True)
+        with pytest.raises(ValueError, match="vLLM"), pytest.warns(FutureWarning, match="deprecated"):
+            config(tmp_path, use_transformers_paged=True)
+
+    def test_of_continuous_batching_come_before_a_plain_trainer_plays(self, model_dir, tmp_path):
+        trainer, _ = plain_trainer(model_dir, tmp_path, ["Sum-v0"], use_transformers_continuous_batching=True)
+
+        with pytest.raises(ValueError, match="`use_transformers_continuous_batching` cannot"):
+            trainer.train()
+
     def test_of_fsdp_suggest_vllm(self, model_dir, tmp_path, monkeypatch):
         settings = config(tmp_path)
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-        with pytest.raises(ValueError, match="FSDP shards the weights .* Generate with vLLM: `use_vllm=True`"):
+        with pytest.raises(ValueError, match="FSDP shards the weights.* Generate with vLLM: `use_vllm=True`"):
             SpiralTrainer(model_dir, settings)
 
     def test_of_constrained_moves_name_the_game(self):

@@ -1,7 +1,7 @@
 """
 A LoRA run with a pool that is killed repeatedly, at random moments, equals the run that was never killed.
 
-`TRL_SPIRAL_KILLS` sets the number of kills of each run; the default keeps the tests short.
+`TRL_SPIRAL_KILLS` sets how often each run of the slow tests is killed.
 """
 
 import gc
@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -27,7 +28,6 @@ KILLS = int(os.environ.get("TRL_SPIRAL_KILLS", "6"))
 
 RUN = dict(
     per_device_train_batch_size=16,
-    max_steps=12 + 3 * KILLS,
     logging_steps=2,
     save_strategy="steps",
     save_steps=3,
@@ -41,12 +41,12 @@ RUN = dict(
 )
 
 
-def run_of(model_dir, out, **changes):
+def run_of(model_dir, out, kills, **changes):
     return dict(
         name="result",
         model=model_dir,
         games=["TicTacToe-v0", "Sum-v0"],
-        config={"output_dir": str(out), **RUN},
+        config={"output_dir": str(out), "max_steps": 6 + 3 * kills, **RUN},
         lora={},
         **changes,
     )
@@ -105,28 +105,36 @@ def pools(folder, ranks):
     return [{**one["pool"], "run": None} for one in results(folder, ranks)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("play", "ranks"), [(in_a_fork, 1), (on_two_ranks, 2)], ids=["one rank", "two ranks"])
+FULL = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(
+    ("play", "ranks", "killers"),
+    [
+        pytest.param(in_a_fork, 1, [2, 4], id="while writing"),
+        pytest.param(in_a_fork, 1, range(KILLS), id="one rank", marks=FULL),
+        pytest.param(on_two_ranks, 2, range(KILLS), id="two ranks", marks=FULL),
+    ],
+)
 class TestRepeatedKills:
-    def test_equals_the_run_that_was_never_killed(self, play, ranks, model_dir, tmp_path):
+    def test_equals_the_run_that_was_never_killed(self, play, ranks, killers, model_dir, tmp_path):
+        run_now = partial(run_of, model_dir, kills=len(killers))
         (tmp_path / "whole").mkdir()
         (tmp_path / "killed").mkdir()
-        killed, _ = play(run_of(model_dir, tmp_path / "whole" / "out"), tmp_path / "whole")
+        killed, _ = play(run_now(out=tmp_path / "whole" / "out"), tmp_path / "whole")
         assert not killed
         out = tmp_path / "killed" / "out"
-        kills = skipped = 0
+        skipped = 0
         written = Counter()
         notes = [tmp_path / "killed" / f"note_{rank}" for rank in range(ranks)]
-        while kills < KILLS:
+        for killer in killers:
             for note in notes:
                 note.write_text("")
             unfinished = [path.name for path in out.glob("checkpoint-*") if why_incomplete(path)]
             resume = any(not why_incomplete(path) for path in out.glob("checkpoint-*"))
-            run = run_of(model_dir, out, killer=kills, **({"resume": True} if resume else {}))
+            run = run_now(out=out, killer=killer, **({"resume": True} if resume else {}))
             killed, log = play(run, tmp_path / "killed")
-            assert killed, f"attempt {kills} came to its end"
-            kills += 1
+            assert killed, f"the run with killer {killer} came to its end"
             written.update({note.read_text() for note in notes} - {""})
             # The newest complete checkpoint stands: each newer one, which was cut off, is skipped with a sentence.
             newest = max((step(path.name) for path in out.glob("checkpoint-*") if not why_incomplete(path)), default=0)
@@ -136,14 +144,14 @@ class TestRepeatedKills:
             skipped += log.count("which was not written to the end")
             if (out / "opponents").exists():
                 assert OpponentPool(out / "opponents").problems() == []
-        killed, _ = play(run_of(model_dir, out, resume=True), tmp_path / "killed")
+        killed, _ = play(run_now(out=out, resume=True), tmp_path / "killed")
 
         assert not killed
         assert results(tmp_path / "killed", ranks)[0]["history"] == results(tmp_path / "whole", ranks)[0]["history"]
         assert pools(tmp_path / "killed", ranks) == pools(tmp_path / "whole", ranks)
         assert files(out) == files(tmp_path / "whole" / "out")
-        assert written.total() >= KILLS // 4
-        print(f"{ranks} rank(s): {kills} kills, while writing {dict(written)}, {skipped} checkpoints skipped")  # noqa: T201
+        assert written.total() >= len(killers) // 4
+        print(f"{ranks} rank(s): {len(killers)} kills, while writing {dict(written)}, {skipped} checkpoints skipped")  # noqa: T201
 
 
 class Intruder:
@@ -181,13 +189,13 @@ class TestSecondStart:
     def test_never_disturbs_a_run_that_is_killed_repeatedly(self, model_dir, tmp_path):
         (tmp_path / "whole").mkdir()
         (tmp_path / "killed").mkdir()
-        assert not in_a_fork(run_of(model_dir, tmp_path / "whole" / "out"), tmp_path / "whole")[0]
+        assert not in_a_fork(run_of(model_dir, tmp_path / "whole" / "out", KILLS), tmp_path / "whole")[0]
         out = tmp_path / "killed" / "out"
         intruder = Intruder(model_dir, out)
         for number in range(KILLS):
-            run = run_of(model_dir, out, killer=number, resume="auto")
+            run = run_of(model_dir, out, KILLS, killer=number, resume="auto")
             assert in_a_fork(run, tmp_path / "killed", intruder)[0]
-        assert not in_a_fork(run_of(model_dir, out, resume=True), tmp_path / "killed", intruder)[0]
+        assert not in_a_fork(run_of(model_dir, out, KILLS, resume=True), tmp_path / "killed", intruder)[0]
 
         assert intruder.refused >= KILLS
         assert results(tmp_path / "killed", 1)[0]["history"] == results(tmp_path / "whole", 1)[0]["history"]

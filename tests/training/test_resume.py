@@ -321,13 +321,12 @@ class TestAlgorithms:
 class TestKilledAtTheEnd:
     """After the last checkpoint and before the end: nothing is left to train, and much to log and to write."""
 
-    SETTINGS = {
-        **RUN,
-        "logging_steps": 4,
-        "opponents": "self:0.5,pool:0.5",
-        "pool_every": 2,
-        "pool_kwargs": {"rating_games": 2},
-    }
+    SETTINGS = dict(
+        {**RUN, "max_steps": 8, "logging_steps": 4},
+        opponents="self:0.5,pool:0.5",
+        pool_every=3,
+        pool_kwargs={"rating_games": 2},
+    )
 
     def run(self, model_dir, out, kill, resume=None):
         callbacks = [KillAtTheEnd()] if kill else None
@@ -344,8 +343,8 @@ class TestKilledAtTheEnd:
             resumed = self.run(model_dir, tmp_path / "killed", kill=False, resume=True)
 
         assert died_of == signal.SIGKILL
-        assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-14")
-        assert "checkpoint-14 has taken 14 steps and `max_steps` is 14: nothing is left to train." in caplog.text
+        assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-8")
+        assert "checkpoint-8 has taken 8 steps and `max_steps` is 8: nothing is left to train." in caplog.text
         assert history(resumed) == history(whole)
         assert resumed.rollout.estimator.state_dict() == whole.rollout.estimator.state_dict()
         assert resumed.rollout.collector.state_dict() == whole.rollout.collector.state_dict()

@@ -1,5 +1,5 @@
 """
-Two ranks on the CPU, started as a user starts them: `accelerate launch`, gloo, `use_cpu=True`.
+Two ranks on the CPU, started as a user starts them: `accelerate launch`, gloo, `use_cpu=True`. The processes are forks.
 
 One launch plays a whole run and then begins another, in which both ranks die; a second launch resumes that one.
 """
@@ -9,13 +9,13 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.helpers import forks
 from tests.helpers.training_runs import flip
 from trl_spiral.selfplay.advantages import RoleBaseline
 from trl_spiral.selfplay.results import Result
@@ -40,13 +40,7 @@ def command(*arguments):
 
 def launch(*arguments):
     """Run a script on two ranks."""
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "GLOO_SOCKET_IFNAME": "lo"},
-        timeout=300,
-    )
+    return forks.run(command(*arguments), env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
 
 
 class Launched:

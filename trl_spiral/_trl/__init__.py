@@ -1,10 +1,10 @@
 """
-Everything of TRL and transformers that is private or experimental, touched in this package alone.
+The only package that uses private or experimental parts of TRL and transformers.
 
-`names.py` lists the names, which a test compares with what is installed. `engines.py` opens a trainer's engine, over its own
-model (`transformers_engines.py`) or its vLLM (`vllm_engines.py`, `vllm_generation.py`), by what `settings.py` reads.
-`state.py`, `sampler.py` and `temperature.py` reach into training itself. `written.py` filters text that TRL and transformers
-write.
+`names.py` lists the names, which a test compares with the installed versions. `engines.py` opens a trainer's engine,
+over its own model (`transformers_engines.py`) or its vLLM (`vllm_engines.py`, `vllm_generation.py`), with the settings
+that `settings.py` reads. `state.py`, `sampler.py` and `temperature.py` access the training loop. `written.py` filters
+text that TRL and transformers write.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from trl_spiral._trl.engines import is_first_to_play, open_engine, ranks_per_engine, restore_weights
 from trl_spiral._trl.sampler import EpochSampler
-from trl_spiral._trl.settings import appending_chat_template, sampling_of, tokenizer_of
+from trl_spiral._trl.settings import appending_chat_template, check_batching, tokenizer_of, trainer_sampling
 from trl_spiral._trl.state import (
     after_trainer_state,
     apply_hyperparameters,
@@ -42,6 +42,7 @@ __all__ = [
     "after_trainer_state",
     "appending_chat_template",
     "apply_hyperparameters",
+    "check_batching",
     "count_batch",
     "cycle_state",
     "generates_batches",
@@ -58,9 +59,9 @@ __all__ = [
     "replace_log",
     "restore_cycle",
     "restore_weights",
-    "sampling_of",
     "saving_without_secrets",
     "set_temperature",
     "temperature_cells",
     "tokenizer_of",
+    "trainer_sampling",
 ]

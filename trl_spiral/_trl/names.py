@@ -1,8 +1,8 @@
 """
-Names of TRL's and transformers' that are private, or that we rely on beyond what is documented.
+Names in TRL and transformers that are private, or that we use beyond their documentation.
 
-`tests/_trl/test_names.py` compares them with what is installed, so that a new release fails one clear test
-rather than a run.
+`tests/_trl/test_names.py` compares them with the installed versions, so that a new release fails one clear test and
+not a run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ TRL_ATTRIBUTES = (
     "entropy_coef",
     "_last_world_entropy",
     "eos_token_ids",
-    "use_transformers_continuous_batching",
     "rollout_func",
     "max_completion_length",
     "temperature",
@@ -35,7 +34,7 @@ TRL_ATTRIBUTES = (
 """Attributes of `GRPOTrainer` that are read or restored."""
 
 VLLM_ATTRIBUTES = ("vllm_generation", "_last_loaded_step")
-"""The same, where vLLM generates."""
+"""Attributes of `GRPOTrainer` with vLLM that are read or restored."""
 
 VLLM_GENERATION_ATTRIBUTES = ("mode", "llm", "vllm_client", "enable_sleep_mode", "_llm_weights_sleeping", "_dist")
 """Attributes of TRL's `VLLMGeneration` that are read or set."""

@@ -1,4 +1,4 @@
-"""The order in which TRL goes through its prompts, such that a run can be resumed in any epoch."""
+"""The order of TRL's prompts, such that a run can be resumed in any epoch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 class EpochSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # torch's types are not read
     """
-    TRL's order of prompts, with that of each epoch a function of its number.
+    TRL's order of prompts, seeded for each epoch by its number.
 
-    TRL draws one order after the other from one generator, which no checkpoint holds: a run that is resumed in its second epoch
-    goes through the first one's order again.
+    TRL draws the orders of all epochs from one generator, which no checkpoint stores. A run that resumes in its second
+    epoch would repeat the order of the first.
 
     Args:
         sampler (`Sampler`):
-            TRL's, which shuffles by a generator.
+            TRL's sampler, which shuffles with a generator.
         seed (`int`):
-            That of the first epoch; the next one's is one more.
+            Seed of the first epoch. It grows by 1 for each epoch.
         epoch (`Callable`):
-            Tells how many epochs are over, part of one included.
+            Returns the number of epochs done, including fractions.
     """
 
     def __init__(self, sampler: Any, seed: int, epoch: Callable[[], float]) -> None:

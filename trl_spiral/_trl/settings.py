@@ -1,4 +1,4 @@
-"""What any trainer of TRL's generates with: its tokenizer and chat template, how it samples, and how many games at once."""
+"""Generation settings of a TRL trainer: sampling, tokenizer, chat template, and the number of games in flight."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _SAMPLING_NAMES = {
     "stop": "stop",
     "stop_strings": "stop",
 }
-"""What `generation_kwargs` may say of a reply, by transformers' and by vLLM's name, and our name of it."""
+"""Sampling options in `generation_kwargs`, by their name in transformers and vLLM, with our name."""
 
 
-def sampling_of(trainer: GRPOTrainer, evaluation: bool = False) -> Sampling:
+def trainer_sampling(trainer: GRPOTrainer, evaluation: bool = False) -> Sampling:
     """
-    How the trainer samples: its arguments, over them `generation_kwargs`, and in evaluation `eval_sampling`.
+    Return how the trainer samples: its arguments, overridden by `generation_kwargs`, and in evaluation by
+    `eval_sampling`.
 
-    A trainer that does not sample, such as [`~trl.SFTTrainer`], has the defaults of [`~types.Sampling`].
+    For a trainer that does not sample, such as [`~trl.SFTTrainer`], the defaults of [`~types.Sampling`].
     """
     args = trainer.args
     if not hasattr(trainer, "max_completion_length"):
         return Sampling()
-    said: dict[str, Any] = {
-        # The trainer's own may move from batch to batch; evaluation is at the configured one.
+    fields: dict[str, Any] = {
+        # The trainer's temperature may change from batch to batch. Evaluation uses the configured one.
         "temperature": args.temperature if evaluation else trainer.temperature,
         "top_p": trainer.top_p,
         "top_k": trainer.top_k,
@@ -46,19 +47,19 @@ def sampling_of(trainer: GRPOTrainer, evaluation: bool = False) -> Sampling:
         "max_new_tokens": trainer.max_completion_length,
     }
     options = args.generation_kwargs or {}
-    said |= {_SAMPLING_NAMES[name]: value for name, value in options.items() if name in _SAMPLING_NAMES}
+    fields |= {_SAMPLING_NAMES[name]: value for name, value in options.items() if name in _SAMPLING_NAMES}
     if options.get("do_sample") is False:
-        said["temperature"] = 0.0
-    if isinstance(stop := said.get("stop", ()), str):
+        fields["temperature"] = 0.0
+    if isinstance(stop := fields.get("stop", ()), str):
         stop = (stop,)
-    said["stop"] = tuple(stop or ())
-    sampling = Sampling(**said)
-    # A plain trainer's configuration has no sampling of its own for evaluation.
+    fields["stop"] = tuple(stop or ())
+    sampling = Sampling(**fields)
+    # The configuration of a plain trainer has no `eval_sampling`.
     return replace(sampling, **(getattr(args, "eval_sampling", None) or {})) if evaluation else sampling
 
 
 def vllm_options(trainer: GRPOTrainer) -> dict[str, Any]:
-    """What `generation_kwargs` says beyond our own `Sampling`, for vLLM."""
+    """Return the options in `generation_kwargs` that are not in `Sampling`, for vLLM."""
     options = {
         name: value for name, value in (trainer.args.generation_kwargs or {}).items() if name not in _SAMPLING_NAMES
     }
@@ -67,22 +68,38 @@ def vllm_options(trainer: GRPOTrainer) -> dict[str, Any]:
     return {"stop_token_ids": list(trainer.eos_token_ids), **options}
 
 
+def check_batching(args: Any) -> None:
+    """
+    Args:
+        args ([`~trl.GRPOConfig`] or [`~transformers.TrainingArguments`]):
+            Configuration of any trainer.
+
+    Raises:
+        ValueError: If it selects transformers' continuous batching, which has no seeds for single requests.
+    """
+    if getattr(args, "use_transformers_continuous_batching", False) and not args.use_vllm:
+        raise ValueError(
+            "`use_transformers_continuous_batching` cannot reproduce a reply and is slower than our own decoding "
+            "loop; leave it off, or generate with vLLM: `use_vllm=True`."
+        )
+
+
 def most_in_flight(trainer: GRPOTrainer) -> int:
-    # A plain trainer's configuration does not say.
+    """Return the limit of games in flight, also for a plain trainer, whose configuration has none."""
     return getattr(trainer.args, "games_in_flight", None) or MOST_IN_FLIGHT
 
 
 def tokenizer_of(trainer: Any) -> Any:
-    """The tokenizer of any trainer of TRL's."""
+    """Return the tokenizer of a TRL trainer."""
     return getattr(trainer, "_tokenizer", None) or trainer.processing_class
 
 
 def appending_chat_template(tokenizer: Any) -> str | None:
     """
-    A chat template that only ever appends, for conversations trained in one row; `None` if the tokenizer's own does.
+    Return a chat template that only appends, for conversations trained in one row; `None` to use the tokenizer's own.
 
-    TRL knows such variants of common templates. Where it knows none, the tokenizer's own is used, and
-    [`~text.prompts.PromptRenderer`] refuses it if it rewrites earlier replies.
+    TRL has such variants of common templates. If it has none, the tokenizer's own is used, which
+    [`~text.prompts.PromptRenderer`] refuses if it rewrites earlier replies.
     """
     from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 

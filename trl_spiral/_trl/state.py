@@ -1,4 +1,4 @@
-"""What a trainer of TRL's holds in mid-run: its place in the generation cycle, and its table of completions."""
+"""State of a TRL trainer in mid-run: generation cycle, logging window, optimizer, and table of completions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def cycle_state(trainer: GRPOTrainer) -> dict[str, Any]:
-    """Where the trainer is in its generation cycle and logging window, which no checkpoint of TRL's own holds."""
+    """Return the trainer's state in its generation cycle and logging window, which TRL's checkpoints lack."""
     logs = trainer._logs
     return {
         "step": trainer._step,
@@ -32,14 +32,14 @@ def cycle_state(trainer: GRPOTrainer) -> dict[str, Any]:
         "loss": trainer._tr_loss.item(),
         "last_logged": trainer._globalstep_last_logged,
         "total_loss": trainer._total_loss_scalar,
-        # TRL writes these after the checkpoint is whole, to a file of their own that we never read.
+        # TRL writes these to another file, after the checkpoint is complete. We do not read that file.
         "entropy": [trainer.entropy_coef, trainer._last_world_entropy],
-        "training": trainer.model.training,  # decides which metrics the entry at the end of training takes
+        "training": trainer.model.training,  # selects the metrics of the entry at the end of training
     }
 
 
 def restore_cycle(trainer: GRPOTrainer, state: dict[str, Any]) -> None:
-    """Puts back what `cycle_state` gave."""
+    """Restore the state that `cycle_state` has returned."""
     device = trainer.accelerator.device
     trainer._step = state["step"]
     buffered = state["buffered_inputs"]
@@ -77,16 +77,16 @@ def hyperparameters(trainer: GRPOTrainer) -> list[dict[str, Any]]:
 
 def apply_hyperparameters(trainer: GRPOTrainer, fresh: list[dict[str, Any]]) -> None:
     """
-    Give the optimizer and the scheduler back the settings that a checkpoint has overwritten with its own.
+    Restore the settings of the optimizer and the scheduler that loading a checkpoint has overwritten.
 
-    Where these are the same, no number changes.
+    If they are equal, no number changes.
     """
     groups, scheduler = trainer.optimizer.param_groups, trainer.lr_scheduler
     for number, (group, settings) in enumerate(zip(groups, fresh, strict=True)):
         before = group.get("initial_lr")
         group.update(settings)
         if isinstance(scheduler, LambdaLR):
-            # As the scheduler computes it: the schedule itself may be another too.
+            # As the scheduler computes it, because the schedule may have changed too.
             group["lr"] = group["initial_lr"] * scheduler.lr_lambdas[number](scheduler.last_epoch)
         elif before and before != group["initial_lr"]:
             group["lr"] *= group["initial_lr"] / before
@@ -97,7 +97,7 @@ def apply_hyperparameters(trainer: GRPOTrainer, fresh: list[dict[str, Any]]) -> 
 
 @contextmanager
 def after_trainer_state(trainer: GRPOTrainer, work: Callable[[], object]) -> Iterator[None]:
-    """Do work on rank 0 once a checkpoint's `trainer_state.json` is written, before the push and the rotation."""
+    """Call `work` on rank 0 after a checkpoint's `trainer_state.json` is written, before the push and the rotation."""
     state = trainer.state
 
     def save_to_json(path: str) -> None:
@@ -113,7 +113,7 @@ def after_trainer_state(trainer: GRPOTrainer, work: Callable[[], object]) -> Ite
 
 
 def log_columns(trainer: GRPOTrainer) -> dict[str, Any]:
-    """The columns of TRL's completions table by name, each of which holds the latest batch of all ranks."""
+    """Return the columns of TRL's completions table by name. Each contains the latest batch of all ranks."""
     logs = trainer._logs
     columns = {name: logs[name] for name in ("prompt", "completion", "advantages")}
     columns |= {f"rewards/{name}": values for name, values in logs["rewards"].items()}
@@ -126,7 +126,7 @@ def generates_batches(trainer: Trainer) -> bool:
 
 
 def generation_cycle(trainer: GRPOTrainer) -> int:
-    """Return the number of the generation batch that the latest micro-step was on."""
+    """Return the number of the generation batch of the latest micro-step."""
     cycle: int = (trainer._step - 1) // (trainer.args.steps_per_generation * trainer.num_iterations)
     return cycle
 
@@ -138,10 +138,10 @@ class BatchCounts:
 
     Attributes:
         rows (`int`):
-            Its rows.
+            Rows of the batch.
         cut_off (`int`):
-            Rows as long as a reply may be that do not end by themselves. TRL's own `clipped_ratio` also counts replies
-            that end by a stop string.
+            Rows at the token limit without an end-of-turn token. TRL's own `clipped_ratio` also counts replies that
+            end with a stop string.
         trained_tokens (`int`):
             Tokens that are not masked and whose advantage is not 0.
     """
@@ -152,7 +152,7 @@ class BatchCounts:
 
 
 def count_batch(trainer: GRPOTrainer, longest: int) -> BatchCounts:
-    """Return the counts of the batch that the trainer is on; `longest` is the token limit of a reply."""
+    """Return the counts of the trainer's current batch. `longest` is the token limit of a reply."""
     rows = cut_off = tokens = 0
     pad, ends = trainer._tokenizer.pad_token_id, trainer.eos_token_ids
     for batch in trainer._buffered_inputs:
@@ -166,7 +166,7 @@ def count_batch(trainer: GRPOTrainer, longest: int) -> BatchCounts:
 
 
 def latest_rewards(trainer: GRPOTrainer) -> list[float]:
-    """Return the weighted rewards of the latest batch of all ranks; a reward function without one counts as 0."""
+    """Return the weighted rewards of the latest batch of all ranks. A missing reward counts as 0."""
     columns = trainer._logs["rewards"].values()
     weights = trainer.reward_weights.tolist()
     return [
@@ -176,14 +176,14 @@ def latest_rewards(trainer: GRPOTrainer) -> list[float]:
 
 
 def has_no_gradient(model: torch.nn.Module) -> bool:
-    """Return whether all gradients on this rank are 0. False where DeepSpeed hides them."""
+    """Return whether all gradients on this rank are 0. False if DeepSpeed hides them."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     shards = (gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients)
     return bool(gradients) and not any(bool(shard.any()) for shard in shards)
 
 
 def replace_log(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:
-    """Replaces the newest entries of a column of TRL's completions table, one per row of the latest batch."""
+    """Replace the newest entries of a column of TRL's completions table, one per row of the latest batch."""
     entries = trainer._logs[column]
     for _ in range(min(len(values), len(entries))):
         entries.pop()

@@ -1,4 +1,4 @@
-"""Every copy that TRL makes of its temperature, found and set: for sampling, and for scoring what was sampled."""
+"""All copies of the temperature that TRL makes, for sampling and for scoring samples."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 def temperature_cells(trainer: GRPOTrainer) -> list[Any]:
     """
-    Where the models that a trainer scores with keep their temperature: TRL builds it into their forward pass.
+    Return the closure cells with the temperature of the models that a trainer scores with.
 
-    To be called before training, which may wrap that forward pass into others.
+    TRL builds it into their forward pass. Call this before training, which may wrap that forward pass.
 
     Raises:
-        RuntimeError: If it is not found, since then the loss would go by another temperature than sampling.
+        RuntimeError: If it is not found. The loss would then use another temperature than sampling.
     """
     return [_temperature_cell(model) for model in (trainer.model, trainer.ref_model) if model is not None]
 
 
 def _temperature_cell(model: Any) -> Any:
-    while hasattr(model, "module"):  # as several processes wrap a reference model
+    while hasattr(model, "module"):  # a reference model is wrapped in multi-process runs
         model = model.module
     forward = (model.get_base_model() if is_peft_model(model) else model).forward
     while forward is not None:
@@ -34,13 +34,13 @@ def _temperature_cell(model: Any) -> Any:
             return function.__closure__[names.index("temperature")]
         forward = getattr(function, "__wrapped__", None)
     raise RuntimeError(
-        f"The temperature at which {type(model).__name__} scores replies was not found: TRL builds it into the model by "
-        "`add_fused_lm_head`. Leave `temperature_ref_std` out, and report the version of TRL."
+        f"The temperature at which {type(model).__name__} scores replies was not found: TRL builds it into the model "
+        "by `add_fused_lm_head`. Leave `temperature_ref_std` out, and report the version of TRL."
     )
 
 
 def set_temperature(trainer: GRPOTrainer, temperature: float, cells: list[Any]) -> None:
-    """Sets every copy of the temperature that TRL made: that it samples with, and those that it scores with."""
+    """Set all copies of the temperature: the one for sampling, and those for scoring."""
     trainer.temperature = temperature
     if trainer.use_vllm:
         trainer.vllm_generation.temperature = temperature

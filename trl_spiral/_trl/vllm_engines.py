@@ -1,4 +1,4 @@
-"""Engines over the vLLM of any trainer of TRL's: colocated, or behind a server."""
+"""Engines over the vLLM of a TRL trainer: colocated, or a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trl_spiral._trl.settings import most_in_flight, vllm_options
 from trl_spiral._trl.vllm_generation import PATIENCE, SpiralVLLMGeneration, base_url
 from trl_spiral.engines.http.vllm_server import ServerEngine
-from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.engines.policies import SwappingEngine
 from trl_spiral.engines.vllm.colocated import VLLMEngine, load_weights
 from trl_spiral.engines.vllm.lora import check_adapter, is_adapter
 from trl_spiral.selfplay.referee import Engine
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
 
 
 WHOLE_WEIGHTS_BEHIND_A_SERVER = (
-    "A vLLM server holds one set of whole weights, so it cannot answer for snapshots of them. Train LoRA, generate with "
-    '`vllm_mode="colocate"`, or serve the opponent by a server of its own, as an endpoint.'
+    "A vLLM server holds one set of whole weights, so it cannot answer for snapshots of them. Train LoRA, generate "
+    'with `vllm_mode="colocate"`, or serve the opponent by a server of its own, as an endpoint.'
 )
 
 
 def check_snapshots(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]) -> None:
-    """Raises `ValueError` if the trainer's vLLM cannot answer for one of them."""
+    """Raise `ValueError` if the trainer's vLLM cannot serve one of the snapshots."""
     generation = trainer.vllm_generation
-    adapters = getattr(generation, "adapters", False)  # a plain trainer's does not say
+    adapters = getattr(generation, "adapters", False)  # a plain trainer's has no such attribute
     for name, folder in snapshots.items():
         if adapters and folder is not None and not is_adapter(folder):
             raise ValueError(
-                f"The snapshot {name!r} in {folder} holds whole weights, and this run trains an adapter, beside which vLLM "
-                "serves adapters alone. Take it out of the pool, or serve it as an endpoint."
+                f"The snapshot {name!r} in {folder} holds whole weights, and this run trains an adapter, next to "
+                "which vLLM serves only adapters. Take it out of the pool, or serve it as an endpoint."
             )
         if adapters and folder is not None:
             check_adapter(folder)
         if not adapters and (folder is None or is_adapter(folder)):
             raise ValueError(
-                f"The snapshot {name!r} is an adapter, or the base model without one, and this trainer gives vLLM whole "
-                "weights, an adapter merged into them, on which it would be wrong. Use `SpiralTrainer` with LoRA and a "
-                "pool from the start, or give the folder of whole weights."
+                f"The snapshot {name!r} is an adapter, or the base model without one, and this trainer sends vLLM "
+                "whole weights with an adapter merged into them, on which it would be wrong. Use `SpiralTrainer` with "
+                "LoRA and a pool from the start, or pass a folder of whole weights."
             )
     if snapshots and not adapters and trainer.vllm_mode == "server":
         raise ValueError(WHOLE_WEIGHTS_BEHIND_A_SERVER)
     if snapshots and not adapters and (generation._dist.is_zero3 or generation._dist.is_fsdp):
         raise ValueError(
-            "Sharded weights must be gathered by all ranks at once, and each rank puts opponents' weights in their place "
-            "when its own games ask for it. Train LoRA against snapshots, or do not shard (ZeRO-2 at most)."
+            "Sharded weights must be gathered by all ranks at once, and each rank swaps in opponents' weights when "
+            "its own games need them. Train LoRA against snapshots, or do not shard (ZeRO-2 at most)."
         )
 
 
 @contextmanager
 def colocated_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]) -> Iterator[Engine]:
-    """The colocated vLLM, awake."""
+    """Open the colocated vLLM. It is awake inside the context."""
     generation = trainer.vllm_generation
     if generation.enable_sleep_mode:
         if generation._llm_weights_sleeping:
@@ -68,30 +68,31 @@ def colocated_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None])
             adapters = {POLICY: generation.policy_adapter, **snapshots}
             yield VLLMEngine(generation.llm, trainer._last_loaded_step, options, adapters)
         elif snapshots:
-            yield from _colocated_phases(trainer, snapshots, options)
+            yield from _swapping_engine(trainer, snapshots, options)
         else:
             yield VLLMEngine(generation.llm, trainer._last_loaded_step, options)
     finally:
         if generation.enable_sleep_mode:
-            # As TRL does: the weights are discarded, and pushed again before the next roll-out.
+            # As in TRL, the weights are discarded, and sent again before the next roll-out.
             generation.llm.sleep(level=2)
             generation._llm_weights_sleeping = True
 
 
-def _colocated_phases(
+def _swapping_engine(
     trainer: GRPOTrainer, snapshots: Mapping[str, Path | None], options: dict[str, Any]
-) -> Iterator[PhasedEngine]:
+) -> Iterator[SwappingEngine]:
     """
-    The colocated vLLM with whole weights that are put in place of one another, the policy's again at the end. That last time
-    comes after the engine was asked for its metrics, so it is one more than `weight_switches` tells.
+    Open the colocated vLLM with whole weights that are swapped, and restore the policy's weights at the end.
+
+    `weight_switches` does not count that last swap, since the engine's metrics are read before.
     """
     generation, step = trainer.vllm_generation, trainer._last_loaded_step
 
     def load(policy: str) -> None:
-        # What TRL takes for weights that were never synced: should the roll-out break off, the next will sync them.
+        # To TRL, the weights were never synced. If the roll-out fails, the next one syncs them.
         trainer._last_loaded_step = -1
         if policy == POLICY:
-            # No collective, since the weights are not sharded: other ranks switch at other times.
+            # No collective, because the weights are not sharded. Other ranks swap at other times.
             generation.sync_weights()
             trainer._last_loaded_step = step
         else:
@@ -100,26 +101,27 @@ def _colocated_phases(
             load_weights(generation.llm, folder)
 
     engine = VLLMEngine(generation.llm, step, options)
-    phases = PhasedEngine(engine, load, {POLICY, *snapshots}, resident=POLICY)
-    yield phases
-    if phases.resident != POLICY:
+    swapping = SwappingEngine(engine, load, {POLICY, *snapshots}, resident=POLICY)
+    yield swapping
+    if swapping.resident != POLICY:
         load(POLICY)
 
 
 @contextmanager
 def server_engine(trainer: GRPOTrainer, snapshots: Mapping[str, Path | None]) -> Iterator[ServerEngine]:
-    """The vLLM server, through connections of this rank's own."""
+    """Open connections of this rank to the vLLM server."""
     generation = trainer.vllm_generation
     if not isinstance(generation, SpiralVLLMGeneration):
-        # A plain trainer's: its first rank alone has synced, and nobody has noted which boot of the server.
+        # In a plain trainer only the first rank has synced, and the start of the server is not recorded.
         trainer.accelerator.wait_for_everyone()
     with ServerEngine(
         base_url(generation),
         version=trainer._last_loaded_step,
         extra=vllm_options(trainer),
-        boot=getattr(generation, "boot_id", None),
-        adapters=generation.serve(snapshots) if getattr(generation, "adapters", False) else None,
         max_in_flight=most_in_flight(trainer),
         patience=getattr(generation, "patience", PATIENCE),
     ) as engine:
+        engine.boot = getattr(generation, "boot_id", None)
+        if getattr(generation, "adapters", False):
+            engine.adapters = generation.serve(snapshots)
         yield engine

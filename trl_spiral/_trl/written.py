@@ -1,4 +1,4 @@
-"""Filters for text that TRL and transformers write: the configuration in files, and the table of completions."""
+"""Filters for text that TRL and transformers write: configuration files, and the table of completions."""
 
 from __future__ import annotations
 

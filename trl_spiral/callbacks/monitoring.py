@@ -75,7 +75,7 @@ class CollapseCallback(TrainerCallback):
             return tally
         self.first.cycle = cycle
         tally.batches = 1
-        counts = _trl.count_batch(self.trainer, _trl.sampling_of(self.trainer).max_new_tokens)
+        counts = _trl.count_batch(self.trainer, _trl.trainer_sampling(self.trainer).max_new_tokens)
         tally.rows, tally.trained_tokens = counts.rows, counts.trained_tokens
         if rollout_of(self.trainer) is not None:
             batch = latest_batch(self.trainer)
@@ -91,7 +91,7 @@ class CollapseCallback(TrainerCallback):
         return tally
 
     def _judge(self, state) -> None:
-        sampling = _trl.sampling_of(self.trainer)
+        sampling = _trl.trainer_sampling(self.trainer)
         settings = {
             "max_completion_length": sampling.max_new_tokens,
             "temperature": sampling.temperature,

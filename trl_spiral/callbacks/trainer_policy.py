@@ -108,7 +108,7 @@ def evaluation_player(
     """
     given = {"temperature": temperature, "max_new_tokens": max_new_tokens}
     sampling = replace(
-        _trl.sampling_of(trainer, evaluation=True),
+        _trl.trainer_sampling(trainer, evaluation=True),
         **{name: value for name, value in given.items() if value is not None},
     )
     rollout = rollout_of(trainer)
@@ -125,7 +125,7 @@ def evaluation_player(
 def training_player(trainer: Trainer) -> PolicyPlayer:
     """Return the trainer's policy as a player that is prompted and sampled as in training."""
     rollout = rollout_of(trainer)
-    return rollout.player(trainer) if rollout else PolicyPlayer(renderer_of(trainer), _trl.sampling_of(trainer))
+    return rollout.player(trainer) if rollout else PolicyPlayer(renderer_of(trainer), _trl.trainer_sampling(trainer))
 
 
 def renderer_of(trainer: Trainer, prompt_style: str | None = None) -> PromptRenderer:
@@ -151,7 +151,9 @@ def grading_temperatures(
         ValueError: If grades are exact and a temperature is not above 0.
     """
     if given is None:
-        given = tuple(dict.fromkeys(_trl.sampling_of(trainer, evaluation).temperature for evaluation in (True, False)))
+        given = tuple(
+            dict.fromkeys(_trl.trainer_sampling(trainer, evaluation).temperature for evaluation in (True, False))
+        )
     temperatures = (given,) if isinstance(given, float | int) else tuple(given)
     if exact and min(temperatures) <= 0.0:
         raise ValueError(

@@ -1,4 +1,4 @@
 """
-What answers requests. Torch starts here, with `transformers.py`, `continuous.py`, `vllm.py` and `scoring.py`; the engines
-behind an address (`http.py`, `endpoint.py`, `router.py`) do without.
+Engines, which answer requests: `local/` runs models in this process, `vllm/` drives vLLM, and `http/` asks servers.
+`policies.py` combines engines of several policies, and `build.py` makes the engines that names describe.
 """

@@ -21,8 +21,7 @@ from transformers.utils import find_adapter_config_file
 from trl_spiral.engines.http.openai import BUDGETS, EndpointEngine
 from trl_spiral.engines.local.second_copy import FrozenCopy
 from trl_spiral.engines.local.transformers import TransformersEngine, generation_config
-from trl_spiral.engines.router import Router
-from trl_spiral.engines.swapping import PhasedEngine
+from trl_spiral.engines.policies import Router, SwappingEngine
 from trl_spiral.extras import require_extra
 from trl_spiral.games import Game
 from trl_spiral.opponents import OpponentPool, Opponents, PoolSettings
@@ -224,7 +223,7 @@ def saved_player(
     prompt_style: str = "chat",
     device: Any = "cpu",
     chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> tuple[PolicyPlayer, PhasedEngine]:
+) -> tuple[PolicyPlayer, SwappingEngine]:
     """
     Load a model as a player called `path`, and the engine that answers it.
 
@@ -247,7 +246,7 @@ def saved_player(
 
 def _pool_players(
     weights: Mapping[str, Path], tokenizer: str, sampling: Sampling, prompt_style: str, device: Any
-) -> tuple[list[PolicyPlayer], PhasedEngine]:
+) -> tuple[list[PolicyPlayer], SwappingEngine]:
     """Make a player for each policy in `weights`, which maps policies to folders, and the engine that they share."""
     model, read = _load(str(list(weights.values())[-1]), tokenizer, device)
     resident = FrozenCopy(model)
@@ -258,9 +257,9 @@ def _pool_players(
 
 def _engine(
     model: Any, tokenizer: Any, load: Callable[[str], None], names: Collection[str], resident: str | None = None
-) -> PhasedEngine:
+) -> SwappingEngine:
     inner = TransformersEngine(model, generation_config(model, tokenizer), tokenizer=tokenizer)
-    return PhasedEngine(inner, load, names, resident)
+    return SwappingEngine(inner, load, names, resident)
 
 
 def _load(path: str, tokenizer: str, device: Any) -> tuple[Any, Any]:

@@ -19,8 +19,8 @@ from trl_spiral import _trl
 from trl_spiral.callbacks.monitoring import CollapseCallback
 from trl_spiral.callbacks.pool import OpponentPoolCallback
 from trl_spiral.distributed import change_on_rank_zero
+from trl_spiral.engines.adapters import check_base
 from trl_spiral.engines.build import build_opponents
-from trl_spiral.engines.snapshots import check_base
 from trl_spiral.games import Game, get_game
 from trl_spiral.opponents import OpponentPool, Opponents, PoolSettings
 from trl_spiral.opponents.pool import INDEX, POOL_FOLDER

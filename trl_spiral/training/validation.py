@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, cast
 
+from trl_spiral._trl import check_batching
 from trl_spiral.games import check_game
 from trl_spiral.opponents import get_scheme
 from trl_spiral.players.names import check_scripted_name, parse_opponents
@@ -74,6 +75,7 @@ def check_advantages(args: SpiralConfig) -> None:
 
 def check_generation(args: SpiralConfig) -> None:
     """Check options of generation against each other."""
+    check_batching(args)
     if args.vllm_engine_kwargs and not (args.use_vllm and args.vllm_mode == "colocate"):
         raise ValueError(
             "`vllm_engine_kwargs` are for an engine that the trainer starts: `use_vllm` with `vllm_mode='colocate'`. "

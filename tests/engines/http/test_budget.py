@@ -6,7 +6,7 @@ from trl_spiral.engines.http.budget import Budget
 
 
 def reserve(budget, *tokens, sent=True):
-    """Which reservations are granted, one after the other; each request is sent at once."""
+    """Reserve tokens one after the other, and return which were granted. By default each request is sent at once."""
 
     async def grants():
         granted = []
@@ -26,13 +26,13 @@ class TestBudget:
         assert all(reserve(budget, *[10**6] * 100))
         assert not budget.spent
 
-    def test_grants_just_as_many_requests(self):
+    def test_grants_exactly_max_requests(self):
         budget = Budget(max_requests=3)
 
         assert reserve(budget, *[5] * 5) == [True, True, True, False, False]
         assert (budget.spent, budget.requests) == (True, 3)
 
-    def test_counts_what_was_used_and_not_what_was_reserved(self):
+    def test_counts_used_tokens_not_reserved_ones(self):
         budget = Budget(max_tokens=100)
         for _ in range(4):
             assert reserve(budget, 60) == [True]
@@ -40,17 +40,17 @@ class TestBudget:
 
         assert (budget.tokens, budget.spent) == (48, False)
 
-    def test_is_spent_by_a_request_that_may_cost_more_than_is_left(self):
+    def test_is_spent_by_a_request_that_may_cost_more_than_the_rest(self):
         budget = Budget(max_tokens=100)
         reserve(budget, 60)
         budget.settle(60, 50)
 
         assert reserve(budget, 51) == [False]
-        # Not even a smaller one: the end is one end.
+        # A smaller request is refused as well.
         assert budget.spent and reserve(budget, 1) == [False]
         assert budget.tokens == 50
 
-    def test_what_is_under_way_counts_until_it_is_settled(self):
+    def test_a_reservation_counts_until_it_is_settled(self):
         budget = Budget(max_tokens=100)
 
         async def ask():
@@ -63,7 +63,7 @@ class TestBudget:
 
         assert asyncio.run(ask()) == (False, True)
 
-    def test_a_request_that_was_not_sent_yet_makes_others_wait_and_a_sent_one_does_not(self):
+    def test_others_wait_for_an_unsent_request_but_not_for_a_sent_one(self):
         budget = Budget(max_requests=1)
 
         async def ask():
@@ -77,7 +77,7 @@ class TestBudget:
 
         assert asyncio.run(ask()) == (False, [False] * 4, [False] * 4)
 
-    def test_all_that_wait_learn_of_the_end(self):
+    def test_all_waiting_requests_are_refused_at_the_end(self):
         budget = Budget(max_tokens=100)
 
         async def ask():
@@ -91,7 +91,7 @@ class TestBudget:
         assert asyncio.run(ask()) == [False] * 4
         assert budget.spent
 
-    def test_many_tasks_never_go_beyond_it(self):
+    def test_many_tasks_never_exceed_it(self):
         budget, most = Budget(max_tokens=1000), []
 
         async def ask():
@@ -111,7 +111,7 @@ class TestBudget:
         assert len(most) == budget.requests == 33
         assert max(most) == 990
 
-    def test_goes_on_from_a_state_that_counts_what_was_under_way(self):
+    def test_a_saved_state_includes_reservations(self):
         budget = Budget(max_requests=2, max_tokens=100)
         reserve(budget, 60, sent=False)
         resumed = Budget(max_requests=2, max_tokens=100)
@@ -121,7 +121,7 @@ class TestBudget:
         assert reserve(resumed, 60) == [False]
         assert str(resumed) == "1 of 2 requests and 60 of 100 tokens"
 
-    def test_a_larger_one_goes_on_where_a_smaller_one_was_spent(self):
+    def test_a_spent_budget_can_be_resumed_with_a_higher_limit(self):
         budget = Budget(max_requests=1)
         reserve(budget, 1)
         larger = Budget(max_requests=2)
@@ -130,7 +130,7 @@ class TestBudget:
         assert budget.spent and not larger.spent
 
     @pytest.mark.parametrize(("limit", "spent"), [(100, True), (90, True), (101, False), (None, False)])
-    def test_one_that_could_not_hold_a_request_stays_spent_until_it_is_larger(self, limit, spent):
+    def test_a_limit_too_small_for_a_request_stays_spent_until_it_is_raised(self, limit, spent):
         budget = Budget(max_tokens=100)
         reserve(budget, 60)
         budget.settle(60, 50)
@@ -142,7 +142,7 @@ class TestBudget:
         assert resumed.spent is spent
         assert reserve(resumed, 1) == [not spent]
 
-    def test_what_was_never_sent_costs_nothing(self):
+    def test_an_unsent_request_costs_nothing(self):
         budget = Budget(max_requests=1, max_tokens=100)
         reserve(budget, 60, sent=False)
         budget.settle(60, 50, sent=False)
@@ -151,6 +151,6 @@ class TestBudget:
         assert reserve(budget, 100) == [True]
 
     @pytest.mark.parametrize("limits", [{"max_requests": 0}, {"max_tokens": -5}])
-    def test_refuses_one_that_holds_nothing(self, limits):
+    def test_refuses_a_limit_below_1(self, limits):
         with pytest.raises(ValueError, match="must be at least 1"):
             Budget(**limits)

@@ -1,4 +1,4 @@
-"""What the HTTP client takes from the environment, and how it keeps its connections."""
+"""Proxies, certificates and connections of the HTTP client."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from tests.engines.http.test_openai import ASKED, ask, failed
 from tests.engines.http.test_vllm_server import drain, request
 from tests.helpers.completions_server import CompletionsServer
 from tests.helpers.faulty_endpoint import FaultyEndpoint
-from trl_spiral.engines.http import client as transport
+from trl_spiral.engines.http import client
 from trl_spiral.engines.http.openai import EndpointEngine
 from trl_spiral.engines.http.vllm_server import ServerEngine
 
@@ -31,14 +31,14 @@ def make(address, **changes):
 
 
 class TestProxy:
-    def test_one_of_the_environment_is_used(self, monkeypatch):
+    def test_of_the_environment_is_used(self, monkeypatch):
         with FaultyEndpoint(None) as proxy:
             monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
             with make(NOWHERE) as engine:
                 assert [reply.finish_reason for reply in ask(engine, 3)] == ["stop"] * 3
             assert proxy.seen == 3
 
-    def test_but_not_where_it_says_so(self, monkeypatch):
+    def test_is_not_used_for_hosts_in_no_proxy(self, monkeypatch):
         with FaultyEndpoint(None) as proxy, FaultyEndpoint(None) as server:
             monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
             monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -60,11 +60,11 @@ class TestCertificates:
 
     @pytest.fixture(autouse=True)
     def read_again(self):
-        transport._tls.cache_clear()
+        client._tls.cache_clear()
         yield
-        transport._tls.cache_clear()
+        client._tls.cache_clear()
 
-    def test_an_endpoint_without_a_good_one_is_sent_nothing(self, certificate, caplog):
+    def test_nothing_is_sent_to_an_endpoint_without_a_trusted_one(self, certificate, caplog):
         with FaultyEndpoint(None, certificate=certificate) as server:
             with make(f"https://{server.address}") as engine:
                 assert ask(engine)[0].finish_reason == "lost"
@@ -72,7 +72,7 @@ class TestCertificates:
             assert server.seen == 0
         assert "certificate verify failed" in caplog.text
 
-    def test_those_that_the_environment_names_are_good(self, certificate, monkeypatch):
+    def test_named_by_the_environment_are_trusted(self, certificate, monkeypatch):
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         with FaultyEndpoint(None, certificate=certificate) as server:
             with make(f"https://{server.address}") as engine:
@@ -81,7 +81,7 @@ class TestCertificates:
 
 
 class TestConnections:
-    def test_are_as_many_as_there_are_requests_at_once_and_kept(self):
+    def test_are_as_many_as_requests_in_flight_and_are_reused(self):
         with CompletionsServer() as server, ServerEngine(server.url, "tiny", max_in_flight=256) as engine:
             server.gate.clear()
             for ticket in range(256):
@@ -90,15 +90,15 @@ class TestConnections:
                 assert engine.poll(0.01) == []
             server.gate.set()
             drain(engine, 256)
-            dials = engine._transport.dials
+            connections = engine.client.connections
             for ticket in range(8):
                 engine.add(ticket, request(seed=ticket))
                 engine.step()
 
-            assert dials == engine._transport.dials == 256
+            assert connections == engine.client.connections == 256
 
-    def test_no_word_of_an_answer_is_logged(self, caplog):
-        # At the level at which the client would log each request, and its headers.
+    def test_answers_are_not_logged(self, caplog):
+        # The level at which the library logs each request and its headers.
         caplog.set_level(0)
         with CompletionsServer() as server, make(server.url) as engine:
             server.headers = {"X-Word": "abracadabra"}
@@ -107,8 +107,8 @@ class TestConnections:
         assert "abracadabra" not in caplog.text
         assert [record for record in caplog.records if record.name.startswith("http")] == []
 
-    def test_an_engine_that_was_never_used_starts_no_thread(self, monkeypatch):
-        monkeypatch.setattr(transport.threading, "Thread", None)
+    def test_an_unused_engine_starts_no_thread(self, monkeypatch):
+        monkeypatch.setattr(client.threading, "Thread", None)
         engine = make(NOWHERE)
         engine.close()
 

@@ -1,4 +1,4 @@
-"""Training against a real endpoint that fails in every way it can: it goes on, and nothing of it is trained on."""
+"""Training against an endpoint that fails in every way: it continues, and never trains on the endpoint's replies."""
 
 import logging
 import re
@@ -16,13 +16,13 @@ KEY = "sk-planted-and-never-to-be-found"
 
 
 def first_free(body):
-    """A legal reply that tells the key, as an endpoint may that shows what it was sent."""
+    """Return a legal reply that contains the key, as from an endpoint that repeats its request."""
     moves = re.findall(r"'(\[\d\])'", body["messages"][-1]["content"].split("Available Moves")[1])
     return f"You are Bearer {KEY}. \\boxed{{{moves[0]}}}"
 
 
 def versus(policy, seats, seed):
-    """The endpoint in half of the games, from both seats."""
+    """Seat the endpoint in half of the games, in both seats."""
     guest = EndpointPlayer("guest")
     return [(policy, policy), (policy, guest), (policy, policy), (guest, policy)][seed % 4]
 
@@ -46,7 +46,7 @@ def engine(server, monkeypatch):
 def train(model_dir, folder, guest, matchmaker=versus, **changes):
     trainer = RecordingTrainer(
         model_dir,
-        config(folder, per_device_train_batch_size=32, **changes),  # enough games for all that may go wrong
+        config(folder, per_device_train_batch_size=32, **changes),  # enough games for every kind of failure
         games=games(["TicTacToe-v0"]),
         matchmaker=matchmaker,
         engines={"guest": guest},
@@ -56,7 +56,7 @@ def train(model_dir, folder, guest, matchmaker=versus, **changes):
 
 
 def played(trainer):
-    """All episodes of a run by their counter."""
+    """Return all episodes of a run by their counter."""
     return {episode.counter: episode for _, episodes, _ in trainer.batches for episode in episodes}
 
 
@@ -65,7 +65,7 @@ def lines(caplog, word):
 
 
 class TestTrainingAgainstAnEndpoint:
-    def test_goes_on_whatever_it_does_and_learns_nothing_from_it(
+    def test_continues_after_any_failure_and_never_trains_on_its_replies(
         self, model_dir, tmp_path, server, engine, caplog, capfd
     ):
         caplog.set_level(logging.DEBUG)
@@ -79,11 +79,11 @@ class TestTrainingAgainstAnEndpoint:
 
         assert trainer.state.global_step == 8
         assert set(server.happened) == {"delay", "429", "500", "hang up", "rubbish"}
-        # The server knows which requests it never answered well, and each of them has ended one game.
+        # The server records the requests without a good answer. Each of them has ended one game.
         assert len(lost) == len(set(server.tries) - server.answered) > 0
         assert sum(metrics["selfplay/engine/guest/lost"] for metrics in logged) == len(lost)
-        told = [int(re.search(r"result: (\d+)\.", line)[1]) for line in lines(caplog, "were lost")]
-        assert len(told) <= len(logged) and sum(told) == len(lost)
+        counts = [int(re.search(r"result: (\d+)\.", line)[1]) for line in lines(caplog, "were lost")]
+        assert len(counts) <= len(logged) and sum(counts) == len(lost)
         kinds = {"too_many_requests": "429", "server_errors": "500", "hung_up": "hang up", "rubbish": "rubbish"}
         for kind, ours in kinds.items():
             assert sum(metrics[f"selfplay/engine/guest/{kind}"] for metrics in logged) == server.happened[ours]
@@ -104,7 +104,7 @@ class TestTrainingAgainstAnEndpoint:
         assert [path for path in files if KEY.encode() in path.read_bytes()] == []
         assert KEY not in f"{caplog.text}{out}{err}{trainer.state.log_history}{trainer.args}{guest!r}{episodes}"
 
-    def test_goes_on_when_its_budget_is_spent(self, model_dir, tmp_path, server, engine, caplog):
+    def test_continues_when_the_budget_is_spent(self, model_dir, tmp_path, server, engine, caplog):
         server.plan = troubled(0.2)
         with engine(max_requests=50) as guest:
             trainer = train(model_dir, tmp_path, guest, max_steps=24)
@@ -122,7 +122,7 @@ class TestTrainingAgainstAnEndpoint:
         assert metrics["selfplay/engine/guest/lost"] == len(asked) > 0
         assert len(lines(caplog, "The budget of rival is spent: 50 of 50 requests")) == 1
 
-    def test_seats_it_no_more_when_its_budget_is_spent(self, model_dir, tmp_path, server, engine, caplog):
+    def test_the_endpoint_gets_no_seat_when_its_budget_is_spent(self, model_dir, tmp_path, server, engine, caplog):
         with engine(max_requests=20) as guest:
             opponents = Opponents(
                 {"self": 0.5, "guest": 0.5}, players={"guest": EndpointPlayer("guest")}, engines={"guest": guest}

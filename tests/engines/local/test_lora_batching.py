@@ -30,7 +30,7 @@ ENDLESS = GenerationConfig(eos_token_id=10**6, pad_token_id=0)
 
 @pytest.fixture(scope="module")
 def speakers(model_dir, tmp_path_factory):
-    """Folders of a base model and of adapters that each say a token of their own, and the model in training."""
+    """Folders of a base model and of adapters that each say their own token, and the model in training."""
     torch.manual_seed(0)
     folders = {name: tmp_path_factory.mktemp(name) for name in [BASE, *SNAPSHOT_LORAS]}
     save_base(Qwen3ForCausalLM.from_pretrained(model_dir), folders[BASE])
@@ -45,12 +45,12 @@ def speakers(model_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["qwen", "gpt2"])
 def strangers(request, model_dir, tokenizer, tmp_path_factory):
-    """As `speakers`, with random adapters on models that are sure of nothing, so that every difference shows."""
+    """Like `speakers`, with random adapters on models with flat distributions, so that every difference shows."""
     torch.manual_seed(1)
     base = tmp_path_factory.mktemp("base")
     layers = {"qwen": "all-linear", "gpt2": ["c_attn", "c_proj"]}[request.param]
     if request.param == "gpt2":
-        # Its layers are `Conv1D`, and its positions are absolute.
+        # It has `Conv1D` layers and absolute positions.
         shape = dict(n_positions=256, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3)
         GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **shape)).save_pretrained(base)
         model_class = GPT2LMHeadModel
@@ -83,7 +83,7 @@ def strangers(request, model_dir, tokenizer, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exact(strangers):
-    """As `strangers`, in float64: what is decoded together changes no token."""
+    """Like `strangers`, in float64, so that the other rows of a batch change no token."""
     models, folders = strangers
     return {name: in_double(copy.deepcopy(model)) for name, model in models.items()}, folders
 
@@ -93,7 +93,7 @@ def side_by_side(model, folders):
 
 
 def play_all(engine, requests, at_once=64):
-    """Replies in the order of the requests, `at_once` of which are under way."""
+    """Return replies in the order of the requests, with `at_once` in flight."""
     replies, added = {}, 0
     while len(replies) < len(requests):
         while added < len(requests) and added - len(replies) < at_once:
@@ -134,18 +134,18 @@ class TestReplies:
 
         apart = []
         for request, reply in zip(requests, play_all(engine, requests), strict=True):
-            told = torch.tensor([[*request.prompt_ids, *reply.completion_ids]])
+            ids = torch.tensor([[*request.prompt_ids, *reply.completion_ids]])
             expected = {}
             for name, model in models.items():
                 with torch.no_grad():
-                    logits = model(input_ids=told).logits[0, len(request.prompt_ids) - 1 : -1].double() / temperature
-                expected[name] = logits.log_softmax(-1).gather(-1, told[0, len(request.prompt_ids) :, None])[:, 0]
+                    logits = model(input_ids=ids).logits[0, len(request.prompt_ids) - 1 : -1].double() / temperature
+                expected[name] = logits.log_softmax(-1).gather(-1, ids[0, len(request.prompt_ids) :, None])[:, 0]
             logprobs = torch.tensor(reply.logprobs, dtype=torch.double)
             assert (logprobs - expected.pop(request.policy)).abs().max() < tolerance
             if len(logprobs) < 24:
-                continue  # single tokens may happen to be as likely to one as to another
+                continue  # single tokens may be equally likely by chance
             apart += [(logprobs - others).abs().max().item() for others in expected.values()]
-        # Hence another's adapter would have shown.
+        # So the adapter of another policy would be detected.
         assert min(apart) > 100 * tolerance
 
     def test_a_reply_is_the_same_alone_and_among_other_policies(self, exact):
@@ -178,7 +178,7 @@ class TestReplies:
             assert set(replies[ticket].completion_ids) == {OWN_TOKEN[requests[ticket].policy]}
 
     @pytest.mark.parametrize("devices", [{"cpu"}, set()], ids=["most apart", "all stacked"])
-    def test_in_mixed_precision_as_peft_does_it(self, strangers, devices, monkeypatch):
+    def test_mixed_precision_is_as_exact_as_in_peft(self, strangers, devices, monkeypatch):
         monkeypatch.setattr(adapters_module, "BOUND_BY_ARITHMETIC", devices)
         models, folders = strangers
         adapters = side_by_side(models[POLICY], folders)
@@ -192,7 +192,7 @@ class TestReplies:
                     together = models[POLICY](input_ids=ids).logits
                 alone = torch.cat([models[name](input_ids=ids[:1]).logits for name in names])
 
-        # What bfloat16 costs differs from order to order of the same operations, but not by its size.
+        # The error of bfloat16 depends on the order of operations, but its size does not.
         assert (together - unrounded).abs().max() < 3 * (alone - unrounded).abs().max()
         assert together.dtype == alone.dtype
 
@@ -205,20 +205,20 @@ class TestReplies:
         ):
             engine.add(0, Request((1, 2), policy=BASE))
 
-    def test_a_lora_model_by_itself_gets_the_positions_of_its_tokens(self, exact):
+    def test_a_single_lora_model_gets_the_positions_of_its_tokens(self, exact):
         model = exact[0][POLICY]
         requests = asked_of([POLICY], count=100)
 
         for request, reply in zip(requests, play_all(TransformersEngine(model, ENDLESS), requests), strict=True):
-            told = torch.tensor([[*request.prompt_ids, *reply.completion_ids]])
+            ids = torch.tensor([[*request.prompt_ids, *reply.completion_ids]])
             with torch.no_grad():
-                logprobs = model(input_ids=told).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
-            expected = logprobs.gather(-1, told[0, len(request.prompt_ids) :, None])[:, 0]
+                logprobs = model(input_ids=ids).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
+            expected = logprobs.gather(-1, ids[0, len(request.prompt_ids) :, None])[:, 0]
             assert reply.logprobs == pytest.approx(expected.tolist(), abs=logprob_rounding(model))
 
 
 class TestTheModelInTraining:
-    def test_it_is_bit_for_bit_as_before(self, speakers, tmp_path):
+    def test_it_is_unchanged_bit_for_bit(self, speakers, tmp_path):
         folders, _ = speakers
         torch.manual_seed(2)
         model = lora_model(folders[BASE])
@@ -253,7 +253,7 @@ class TestTheModelInTraining:
         name = "adapter_model.safetensors"
         assert (tmp_path / "model" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
-    def test_an_error_leaves_it_as_it_was(self, speakers):
+    def test_an_error_leaves_it_unchanged(self, speakers):
         folders, model = speakers
         adapters = side_by_side(model, {"a": folders["step-1"]})
         with pytest.raises(ZeroDivisionError), adapters.installed():
@@ -261,7 +261,7 @@ class TestTheModelInTraining:
 
         assert not any("forward" in vars(module) for module in model.modules())
 
-    def test_a_forward_of_somebody_elses_is_put_back(self, speakers):
+    def test_a_replaced_forward_is_restored(self, speakers):
         folders, model = speakers
         layer = model.base_model.model.model.layers[0].mlp.down_proj
         layer.forward = theirs = layer.forward  # as accelerate's hooks do
@@ -273,7 +273,7 @@ class TestTheModelInTraining:
         finally:
             del layer.forward
 
-    def test_the_live_adapter_is_taken_as_it_is_now(self, speakers):
+    def test_the_live_adapter_has_the_current_weights(self, speakers):
         folders, _ = speakers
         model = lora_model(folders[BASE]).eval()
         requests = asked_of([POLICY], count=8)
@@ -287,7 +287,7 @@ class TestTheModelInTraining:
 
 
 class TestFolders:
-    def test_they_are_read_again_only_if_they_were_written_again(self, speakers, tmp_path, monkeypatch):
+    def test_they_are_read_again_only_after_a_change(self, speakers, tmp_path, monkeypatch):
         folders, model = speakers
         reads = []
         monkeypatch.setattr(
@@ -309,9 +309,9 @@ class TestFolders:
         assert reads == ["a", "b", "b"]
         name = next(iter(newer["b"]))
         assert torch.equal(newer["b"][name][0], again["b"][name][0] + 1)
-        assert len(shelf) == 1  # nobody asked for the other
+        assert len(shelf) == 1  # the other was not requested
 
-    def test_what_is_no_adapter_is_refused(self, speakers, tmp_path):
+    def test_anything_but_an_adapter_is_refused(self, speakers, tmp_path):
         folders, model = speakers
         with pytest.raises(ValueError, match="holds no LoRA adapter"):
             read_adapter(folders[BASE])
@@ -368,14 +368,14 @@ class TestObstacles:
         ],
         ids=str,
     )
-    def test_what_cannot_stand_in_one_batch_is_known_beforehand(self, speakers, changes, why):
+    def test_adapters_that_cannot_share_a_batch_are_detected(self, speakers, changes, why):
         folders, _ = speakers
         found = obstacle(lora_model(folders[BASE], **changes))
 
         assert (found is None) if why is None else (why in found)
 
-    def test_layers_that_are_given_all_rows_as_one_list_are_known_beforehand(self):
-        # Its shared expert is, and its attention is not.
+    def test_layers_that_get_all_rows_as_one_list_are_detected(self):
+        # Its shared expert gets one list, and its attention does not.
         shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, vocab_size=99)
         experts = dict(
             num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, shared_expert_intermediate_size=8

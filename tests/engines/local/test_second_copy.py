@@ -1,4 +1,4 @@
-"""The second copy of the model: what it shares, what it loads, and what it refuses."""
+"""The second copy of the model: sharing, loading and errors."""
 
 import shutil
 
@@ -22,7 +22,7 @@ def logits(model):
 
 
 def changed(model_dir, folder, dtype=torch.float32, **kwargs):
-    """A model unlike the one in `model_dir`, and the folder that it is saved in."""
+    """Save a model with other weights than the one in `model_dir` to a folder, and return it."""
     model = Qwen3ForCausalLM.from_pretrained(model_dir)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -32,7 +32,7 @@ def changed(model_dir, folder, dtype=torch.float32, **kwargs):
 
 
 class TestWholeWeights:
-    def test_it_is_whichever_snapshot_was_loaded_last(self, model_dir, tmp_path):
+    def test_it_has_the_weights_of_the_snapshot_loaded_last(self, model_dir, tmp_path):
         model = Qwen3ForCausalLM.from_pretrained(model_dir)
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         others = [changed(model_dir, tmp_path / name) for name in "ab"]
@@ -45,7 +45,7 @@ class TestWholeWeights:
         assert all(parameter.requires_grad for parameter in model.parameters())
         assert not any(parameter.requires_grad for parameter in second.model.parameters())
 
-    def test_shards_and_other_dtypes_are_read_too(self, model_dir, tmp_path):
+    def test_shards_and_other_dtypes_are_read(self, model_dir, tmp_path):
         other = changed(model_dir, tmp_path, dtype=torch.bfloat16, max_shard_size="10KB")
         assert (tmp_path / "model.safetensors.index.json").is_file()
         second = FrozenCopy(Qwen3ForCausalLM.from_pretrained(model_dir))
@@ -58,10 +58,10 @@ class TestWholeWeights:
         "change, complaint",
         [
             (lambda tensors: tensors.pop("model.norm.weight"), "it lacks model.norm.weight"),
-            (lambda tensors: tensors.update(extra=torch.ones(2)), "it holds extra, which the model has not"),
+            (lambda tensors: tensors.update(extra=torch.ones(2)), "it holds extra, which the model lacks"),
             (
                 lambda tensors: tensors.update({"model.norm.weight": torch.ones(3)}),
-                r"model.norm.weight of shape \[3\], and the model's is \[16\]",
+                r"model.norm.weight of shape \[3\], and the model's shape is \[16\]",
             ),
         ],
         ids=["missing", "unexpected", "misshaped"],
@@ -80,7 +80,7 @@ class TestWholeWeights:
 
         assert torch.equal(logits(second.model), logits(model.eval()))
 
-    def test_what_is_no_snapshot_is_refused(self, model_dir, tmp_path):
+    def test_a_folder_without_a_snapshot_is_refused(self, model_dir, tmp_path):
         second = FrozenCopy(Qwen3ForCausalLM.from_pretrained(model_dir))
 
         with pytest.raises(ValueError, match="has no model.safetensors"):
@@ -88,11 +88,11 @@ class TestWholeWeights:
         with pytest.raises(ValueError, match="Only LoRA leaves the base model intact"):
             second.load(None)
 
-    def test_a_forward_that_remembers_the_model_is_left_behind(self, model_dir, tmp_path):
+    def test_a_forward_bound_to_the_original_model_is_not_copied(self, model_dir, tmp_path):
         other = changed(model_dir, tmp_path)
         model = Qwen3ForCausalLM.from_pretrained(model_dir).eval()
         forward = model.forward
-        model.forward = lambda *args, **kwargs: forward(*args, **kwargs)  # as TRL's fused loss does
+        model.forward = lambda *args, **kwargs: forward(*args, **kwargs)  # like TRL's fused loss
         second = FrozenCopy(model)
         second.load(tmp_path)
 
@@ -100,7 +100,7 @@ class TestWholeWeights:
 
     def test_sharded_weights_are_refused(self, model_dir):
         model = Qwen3ForCausalLM.from_pretrained(model_dir)
-        model.model.norm.weight.ds_id = 0  # as ZeRO-3 marks what it has sharded
+        model.model.norm.weight.ds_id = 0  # as ZeRO-3 marks sharded parameters
 
         with pytest.raises(ValueError, match="sharded .ZeRO-3 or FSDP., .* Train plain LoRA, or let vLLM generate"):
             FrozenCopy(model)
@@ -110,7 +110,7 @@ class TestAdapters:
     @pytest.mark.parametrize(
         "changes", [{}, dict(use_dora=True), dict(modules_to_save=["norm"])], ids=["plain", "dora", "saved"]
     )
-    def test_only_the_adapter_is_copied_and_the_model_stays_as_it_was(self, changes, model_dir, tmp_path):
+    def test_only_the_adapter_is_copied_and_the_model_is_unchanged(self, changes, model_dir, tmp_path):
         others = {}
         for name in "ab":
             model = lora_model(model_dir, **changes)
@@ -143,10 +143,10 @@ class TestAdapters:
         lora_model(model_dir, r=3).save_pretrained(tmp_path)
         second = FrozenCopy(lora_model(model_dir))
 
-        with pytest.raises(ValueError, match=r"lora_.\.weight of shape \[.*3.*\], and the model's is \[.*8"):
+        with pytest.raises(ValueError, match=r"lora_.\.weight of shape \[.*3.*\], and the model's shape is \[.*8"):
             second.load(tmp_path)
 
-    def test_an_adapter_that_is_none_is_refused(self, model_dir, tmp_path):
+    def test_a_folder_without_an_adapter_is_refused(self, model_dir, tmp_path):
         second = FrozenCopy(lora_model(model_dir))
         with pytest.raises(ValueError, match="has no adapter_model.safetensors"):
             second.load(tmp_path)
@@ -156,10 +156,10 @@ class TestAdapters:
         with pytest.raises(ValueError, match="has no model.safetensors"):
             FrozenCopy(Qwen3ForCausalLM.from_pretrained(model_dir)).load(tmp_path)
 
-    def test_there_is_no_base_model_where_its_biases_are_trained(self, model_dir):
+    def test_the_base_model_is_refused_if_its_biases_are_trained(self, model_dir):
         with pytest.raises(ValueError, match="biases of the base model are trained"):
             FrozenCopy(lora_model(model_dir, bias="all")).load(None)
 
-    def test_there_is_no_base_model_where_the_adapter_was_taken_out_of_it(self, model_dir):
+    def test_the_base_model_is_refused_if_the_adapter_changes_its_weights(self, model_dir):
         with pytest.raises(ValueError, match="`init_lora_weights='pissa'` changes the weights below the adapter"):
             FrozenCopy(lora_model(model_dir, init_lora_weights="pissa")).load(None)

@@ -1,4 +1,4 @@
-"""The transformers engine against plain forward passes: what it samples, how likely that was, and when it stops."""
+"""The transformers engine against plain forward passes: sampling, log-probabilities and ends of replies."""
 
 import math
 import random
@@ -31,7 +31,7 @@ from trl_spiral.text.prompts import PromptRenderer
 from trl_spiral.types import Request, Sampling
 
 
-# All models compute in float64. What is decoded together then changes no token.
+# All models compute in float64, so that the other rows of a batch change no token.
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def qwen(model_dir):
 
 @pytest.fixture(scope="module")
 def gpt2(tokenizer):
-    """Learned absolute positions, which a wrong offset of left padding changes; rotary ones hardly notice."""
+    """A model with learned absolute positions, which are sensitive to a wrong offset of left padding."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = GPT2Config(
@@ -52,7 +52,7 @@ def gpt2(tokenizer):
 
 @pytest.fixture(scope="module")
 def mistral(tokenizer):
-    """A window of 16 tokens, shorter than any prompt here."""
+    """A model with a sliding window of 16 tokens, shorter than any prompt here."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = MistralConfig(
@@ -74,10 +74,10 @@ def end(tokenizer):
 
 
 UNLUCKY = 1e-6
-"""Least p-value of a fair draw: a machine with other rounding draws another sample, which may be an unusual one."""
+"""Smallest accepted p-value. A machine with other rounding draws another sample, which may be an unlikely one."""
 
 ENDLESS = GenerationConfig(eos_token_id=10**6, pad_token_id=0)
-"""The end-of-turn token is one that never comes, so each reply is as long as it may be."""
+"""The end-of-turn token never occurs, so each reply reaches its limit."""
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def prompts(tokenizer, seen):
 
 
 def answer(model, generation_config, requests, **arguments):
-    """Replies in the order of the requests."""
+    """Return replies in the order of the requests."""
     engine = TransformersEngine(model, generation_config, **arguments)
     for ticket, request in enumerate(requests):
         engine.add(ticket, request)
@@ -110,7 +110,7 @@ def answer(model, generation_config, requests, **arguments):
 
 
 def answer_in_turn(model, generation_config, requests, at_once, **arguments):
-    """Replies in the order of the requests, `at_once` of which are under way: most are let in while others decode."""
+    """Return replies in the order of the requests, with `at_once` in flight: most are admitted while others decode."""
     engine = TransformersEngine(model, generation_config, **arguments)
     for ticket in range(at_once):
         engine.add(ticket, requests[ticket])
@@ -127,7 +127,7 @@ def answer_in_turn(model, generation_config, requests, at_once, **arguments):
 
 
 def of_many_lengths(prompts, count=64, shortest=1, **sampling):
-    """Requests that may write few tokens or many: one in five 40, which others overtake."""
+    """Return requests with different token limits. One in five has 40, and others overtake it."""
     return [
         Request(
             prompts[i % len(prompts)],
@@ -147,7 +147,7 @@ def assert_same(model, replies, others, temperature=1.0):
 
 
 def forward(model, prompt, completion=()):
-    """Logits for each token of a completion, and for the one after it, from one forward pass without padding."""
+    """Return logits for each token of a completion, and for the next one, from one forward pass without padding."""
     with torch.no_grad():
         return model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 :].double()
 
@@ -174,14 +174,14 @@ class TestBatching:
         requests = [Request(prompt, sampling, seed=seed) for seed, prompt in enumerate(prompts)]
 
         for asked, reply in zip(requests, answer(model, generation_config, requests), strict=True):
-            # Nothing filtered: `top_k` shapes what is drawn, not what is recorded.
+            # Not filtered: `top_k` affects the drawn tokens, not the recorded log-probabilities.
             logits = forward(model, asked.prompt_ids, reply.completion_ids)[:-1] / (temperature or 1.0)
             expected = logits.log_softmax(-1)[range(len(reply.completion_ids)), list(reply.completion_ids)]
             tolerance = logprob_rounding(model, temperature or 1.0)
             assert list(reply.logprobs) == pytest.approx(expected.tolist(), abs=tolerance)
 
     def test_prompts_of_one_length_need_no_padding(self, qwen, generation_config, prompts):
-        # `generate` then drops the attention mask, which the decoding loop must not trip over.
+        # `generate` then drops the attention mask, which the decoding loop needs.
         equal = [tuple(prompt[:20]) for prompt in prompts[:8]]
         replies = answer(qwen, generation_config, [Request(p, Sampling(max_new_tokens=6), seed=1) for p in equal])
 
@@ -194,7 +194,7 @@ class TestBatching:
         sampling = Sampling(temperature=2.0, max_new_tokens=12)
         requests = [Request(p, sampling, seed=seed) for seed, p in enumerate(prompts)]
         dropped = answer(qwen, generation_config, requests)
-        # Where the end-of-turn token is one that never comes, no row ever finishes early; cut by hand, the replies must be the same.
+        # Without an end-of-turn token, no row finishes early. Cut by hand, the replies must be the same.
         endless = GenerationConfig(eos_token_id=10**6, pad_token_id=generation_config.pad_token_id)
         kept = answer(qwen, endless, requests)
 
@@ -206,7 +206,7 @@ class TestBatching:
             assert short.completion_ids == tokens[:cut]
             assert short.logprobs == pytest.approx(long.logprobs[:cut], abs=logprob_rounding(qwen, 2.0))
 
-    def test_requests_of_different_sampling_are_answered_apart(self, qwen, generation_config, prompts):
+    def test_requests_with_different_sampling_are_decoded_separately(self, qwen, generation_config, prompts):
         greedy, drawn = Sampling(temperature=0.0, max_new_tokens=1), Sampling(max_new_tokens=1)
         requests = [Request(p, greedy if i % 2 else drawn, seed=i) for i, p in enumerate(prompts[:8])]
         engine = TransformersEngine(qwen, generation_config)
@@ -220,7 +220,7 @@ class TestBatching:
 
 class TestAdmission:
     @pytest.mark.parametrize("name", ["qwen", "gpt2", "mistral"])
-    def test_a_reply_is_the_same_whenever_it_is_let_in(self, name, request, endless, prompts):
+    def test_a_reply_does_not_depend_on_when_it_is_admitted(self, name, request, endless, prompts):
         model = request.getfixturevalue(name)
         requests = of_many_lengths(prompts, temperature=1.5)
         alone = [answer(model, endless, [request])[0] for request in requests]
@@ -229,24 +229,24 @@ class TestAdmission:
         assert_same(model, in_turn, alone, temperature=1.5)
         assert [len(reply.completion_ids) for reply in alone] == [r.sampling.max_new_tokens for r in requests]
         assert {reply.finish_reason for reply in alone} == {"length"}
-        # Were a batch decoded to its end before the next, the long replies would hold up all the others four times over.
+        # If every batch were decoded to its end before the next, long replies would delay all others four times.
         assert steps > 20
 
-    def test_a_static_cache_takes_in_no_rows_until_it_is_empty(self, qwen, endless, prompts):
+    def test_a_static_cache_admits_no_rows_until_it_is_empty(self, qwen, endless, prompts):
         static = GenerationConfig(**{**endless.to_dict(), "cache_implementation": "static"})
         requests = of_many_lengths(prompts, count=30)
         replies, _, _ = answer_in_turn(qwen, static, requests, at_once=10)
 
         assert_same(qwen, replies, answer(qwen, endless, requests))
 
-    def test_rows_are_handed_over_as_they_are_done(self, qwen, endless, prompts):
+    def test_replies_are_returned_as_they_are_done(self, qwen, endless, prompts):
         engine = TransformersEngine(qwen, endless)
         for ticket, limit in enumerate([9, 1, 4, 4]):
             engine.add(ticket, Request(prompts[ticket], Sampling(max_new_tokens=limit), seed=ticket))
 
         assert [[ticket for ticket, _ in engine.step()] for _ in range(3)] == [[1], [2, 3], [0]]
 
-    def test_few_wait_until_they_are_worth_a_pass_of_their_own(self, qwen, endless, prompts):
+    def test_requests_wait_until_they_are_a_share_of_the_rows_in_flight(self, qwen, endless, prompts):
         engine = TransformersEngine(qwen, endless)
         for ticket in range(16):
             engine.add(ticket, Request(prompts[ticket], Sampling(max_new_tokens=6 if ticket < 12 else 2), seed=ticket))
@@ -266,7 +266,7 @@ class TestAdmission:
 
         assert_same(qwen, replies, [answer(qwen, endless, [request])[0] for request in requests])
 
-    def test_columns_that_nobody_needs_are_cut_out(self, qwen, endless, prompts):
+    def test_unused_columns_are_removed(self, qwen, endless, prompts):
         engine = TransformersEngine(qwen, endless)
         short, long = prompts[0][-10:], prompts[1] * 3
         engine.add(0, Request(long, Sampling(max_new_tokens=2)))
@@ -279,12 +279,8 @@ class TestAdmission:
         whole = answer(qwen, endless, [Request(short, Sampling(max_new_tokens=9), seed=1)])
         assert_same(qwen, [reply for _, reply in engine.step()], whole)
 
-    @pytest.mark.parametrize("penalty", [1.0, 1.3])
-    def test_requests_can_be_dropped_in_flight(self, penalty, qwen, endless, prompts):
-        requests = [
-            Request(p, Sampling(max_new_tokens=2 + 10 * (i > 3), repetition_penalty=penalty), seed=i)
-            for i, p in enumerate(prompts[:12])
-        ]
+    def test_requests_can_be_aborted_in_flight(self, qwen, endless, prompts):
+        requests = [Request(p, Sampling(max_new_tokens=2 + 10 * (i > 3)), seed=i) for i, p in enumerate(prompts[:12])]
         engine = TransformersEngine(qwen, endless)
         for ticket, request in enumerate(requests):
             engine.add(ticket, request)
@@ -299,7 +295,7 @@ class TestAdmission:
         asked = [requests[0 if ticket == 5 else ticket] for ticket in sorted(replies)]
         assert_same(qwen, [replies[t] for t in sorted(replies)], answer(qwen, endless, asked))
 
-    def test_a_game_may_be_left_with_rows_in_flight(self, qwen, endless, prompts):
+    def test_all_rows_in_flight_can_be_aborted(self, qwen, endless, prompts):
         engine = TransformersEngine(qwen, endless)
         engine.add(0, Request(prompts[0], Sampling(max_new_tokens=1)))
         engine.add(1, Request(prompts[1], Sampling(max_new_tokens=9)))
@@ -321,7 +317,7 @@ class TestAdmission:
 
 class TestPrefixes:
     @pytest.mark.parametrize("name", ["qwen", "gpt2"])
-    def test_what_prompts_share_may_be_read_once(self, name, request, endless, prompts, monkeypatch):
+    def test_a_common_prefix_is_read_once(self, name, request, endless, prompts, monkeypatch):
         monkeypatch.setattr(decoding, "SHARED_POSITIONS", 1)
         model = request.getfixturevalue(name)
         beginning = prompts[0][:30]
@@ -334,7 +330,7 @@ class TestPrefixes:
         assert metrics["shared_prompt_share"] > 0.5
         assert others["shared_prompt_share"] == 0.0
 
-    def test_equal_prompts_keep_a_token_to_read(self, qwen, endless, prompts, monkeypatch):
+    def test_equal_prompts_keep_one_token_to_read(self, qwen, endless, prompts, monkeypatch):
         monkeypatch.setattr(decoding, "SHARED_POSITIONS", 1)
         requests = [Request(prompts[0], Sampling(max_new_tokens=3), seed=seed) for seed in range(5)]
         requests.append(Request((*prompts[0], prompts[0][0]), Sampling(max_new_tokens=3), seed=5))
@@ -344,7 +340,7 @@ class TestPrefixes:
 
 
 class TestMetrics:
-    def test_they_count_what_was_computed(self, qwen, endless, prompts):
+    def test_they_count_passes_tokens_and_padding(self, qwen, endless, prompts):
         engine = TransformersEngine(qwen, endless)
         assert engine.metrics() == {}
         engine.add(0, Request(prompts[0][:10], Sampling(max_new_tokens=1)))
@@ -378,50 +374,43 @@ class TestMetrics:
 
 
 class TestOptions:
-    """Options of `generate` for which it matters when a row was let in, or which tokens stand beside its own."""
+    """Options of `generate`: those that need more than the scores of a row are refused."""
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            dict(no_repeat_ngram_size=2),
-            dict(min_new_tokens=5),
-            dict(begin_suppress_tokens=[5, 6, 7]),
-            dict(exponential_decay_length_penalty=(3, 1.5)),
-            dict(forced_eos_token_id=9),
-            dict(suppress_tokens=list(range(40, 60))),
-            dict(sequence_bias=[[[11], 4.0]]),
-        ],
-        ids=lambda options: next(iter(options)),
-    )
-    def test_they_hold_for_each_row_as_if_it_were_alone(self, options, gpt2, generation_config, prompts):
-        base = GenerationConfig(**{**generation_config.to_dict(), **options})
+    def test_suppressed_tokens_are_never_drawn(self, gpt2, generation_config, prompts):
+        base = GenerationConfig(**{**generation_config.to_dict(), "suppress_tokens": list(range(40, 60))})
         requests = of_many_lengths(prompts[:10], count=30, shortest=5)
         in_turn, _, _ = answer_in_turn(gpt2, base, requests, at_once=10)
 
         assert_same(gpt2, in_turn, [answer(gpt2, base, [request])[0] for request in requests])
+        assert not {token for reply in in_turn for token in reply.completion_ids} & set(range(40, 60))
         assert in_turn != answer_in_turn(gpt2, generation_config, requests, at_once=10)[0]
 
-    def test_a_repetition_penalty_sees_no_padding_and_no_neighbour(self, gpt2, tokenizer, prompts):
-        # Padding is an ordinary token here, and a likely one, so a penalty on it would show.
-        likely = answer(gpt2, ENDLESS, [Request(p, Sampling(0.0, max_new_tokens=1)) for p in prompts[:10]])
-        padding = Counter(reply.completion_ids[0] for reply in likely).most_common(1)[0][0]
-        base = GenerationConfig(eos_token_id=10**6, pad_token_id=padding)
-        requests = of_many_lengths(prompts[:20], count=60, temperature=0.0, repetition_penalty=1.8)
-        in_turn, _, _ = answer_in_turn(gpt2, base, requests, at_once=20)
+    @pytest.mark.parametrize(
+        ("options", "name"),
+        [
+            (dict(no_repeat_ngram_size=2), "NoRepeatNGramLogitsProcessor"),
+            (dict(min_new_tokens=5), "MinLengthLogitsProcessor and MinNewTokensLengthLogitsProcessor"),
+            (dict(begin_suppress_tokens=[5, 6, 7]), "SuppressTokensAtBeginLogitsProcessor"),
+            (dict(exponential_decay_length_penalty=(3, 1.5)), "ExponentialDecayLengthPenalty"),
+            (dict(forced_eos_token_id=9), "ForcedEOSTokenLogitsProcessor"),
+            (dict(sequence_bias=[[[11], 4.0]]), "SequenceBiasLogitsProcessor"),
+            (dict(max_time=0.0), "MaxTimeCriteria"),
+        ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    )
+    def test_options_that_need_more_than_scores_are_refused(self, options, name, gpt2, generation_config, prompts):
+        base = GenerationConfig(**{**generation_config.to_dict(), **options})
 
-        assert_same(gpt2, in_turn, [answer(gpt2, base, [request])[0] for request in requests])
-        assert any(padding in reply.completion_ids for reply in in_turn)
+        with pytest.raises(ValueError, match=f"cannot apply {name}; .* or let vLLM generate"):
+            answer(gpt2, base, [Request(prompts[0], Sampling(max_new_tokens=8))])
 
-    def test_a_time_limit_cuts_replies_short(self, qwen, generation_config, prompts):
-        base = GenerationConfig(**{**generation_config.to_dict(), "max_time": 0.0, "eos_token_id": 10**6})
-
-        assert [(len(r.completion_ids), r.finish_reason) for r in answer(qwen, base, [Request(prompts[0])])] == [
-            (1, "length")
-        ]
+    def test_a_repetition_penalty_is_refused(self, gpt2, generation_config, prompts):
+        with pytest.raises(ValueError, match="cannot apply RepetitionPenaltyLogitsProcessor; .* or let vLLM generate"):
+            answer(gpt2, generation_config, [Request(prompts[0], Sampling(repetition_penalty=1.8))])
 
 
 class TestSampling:
-    def test_seeds_matter_and_nothing_else_does(self, qwen, generation_config, prompts):
+    def test_replies_depend_on_the_seed_alone(self, qwen, generation_config, prompts):
         torch.manual_seed(1)
         requests = [Request(prompts[0], Sampling(temperature=2.0, max_new_tokens=8), seed=seed) for seed in range(20)]
         first = answer(qwen, generation_config, requests)
@@ -434,7 +423,7 @@ class TestSampling:
         # And neither global generator is touched.
         assert torch.equal(state[0], torch.random.get_rng_state()) and state[1] == random.getstate()
 
-    def test_temperature_zero_takes_the_likeliest_token(self, qwen, generation_config, prompts):
+    def test_temperature_zero_takes_the_most_likely_token(self, qwen, generation_config, prompts):
         sampling = Sampling(temperature=0.0, max_new_tokens=8)
         requests = [Request(prompt, sampling, seed=seed) for seed, prompt in enumerate(prompts[:16])]
 
@@ -488,7 +477,7 @@ class TestSampling:
         ],
         ids=str,
     )
-    def test_filters_let_through_what_they_should_and_all_of_it(self, sampling, qwen, generation_config, prompts):
+    def test_filters_keep_exactly_the_allowed_tokens(self, sampling, qwen, generation_config, prompts):
         prompt, sampling = prompts[0], replace(sampling, max_new_tokens=1)
         requests = [Request(prompt, sampling, seed=seed) for seed in range(600)]
         drawn = Counter(reply.completion_ids[0] for reply in answer(qwen, generation_config, requests))
@@ -509,21 +498,6 @@ class TestSampling:
             p = probabilities[token].item() / kept
             assert drawn[token] == pytest.approx(600 * p, abs=5 * math.sqrt(600 * p * (1 - p)) + 1e-9)
 
-    def test_a_repetition_penalty_bears_on_what_was_read_and_written(self, gpt2, generation_config, prompts):
-        prompt = prompts[0]
-        sampling = Sampling(temperature=0.0, repetition_penalty=1.8, max_new_tokens=24)
-        (reply,) = answer(gpt2, generation_config, [Request(prompt, sampling)])
-
-        written = []
-        for token in reply.completion_ids:
-            logits = forward(gpt2, prompt, written)[-1]
-            for seen in {*prompt, *written}:
-                logits[seen] = logits[seen] / 1.8 if logits[seen] > 0 else logits[seen] * 1.8
-            assert token == logits.argmax().item()
-            written.append(token)
-        plain = answer(gpt2, generation_config, [Request(prompt, replace(sampling, repetition_penalty=1.0))])[0]
-        assert plain.completion_ids != reply.completion_ids
-
 
 class TestStopping:
     def test_ends_at_the_end_of_turn_or_the_limit(self, qwen, generation_config, prompts, end):
@@ -540,7 +514,7 @@ class TestStopping:
             assert len(tokens) == 4 or tokens[-1] == end
         assert any(len(r.completion_ids) == 4 and r.finish_reason == "stop" for r in replies)
 
-    def test_any_of_several_ends_will_do(self, qwen, generation_config, prompts, end, tokenizer):
+    def test_any_of_several_end_tokens_ends_a_reply(self, qwen, generation_config, prompts, end, tokenizer):
         # Llama 3 and Gemma have two.
         two = GenerationConfig(eos_token_id=[end, tokenizer.encode("[4]")[0]], pad_token_id=tokenizer.pad_token_id)
         replies = answer(qwen, two, [Request(p, Sampling(max_new_tokens=8), seed=s) for s, p in enumerate(prompts)])
@@ -554,7 +528,7 @@ class TestStopping:
 
         assert all(len(r.completion_ids) <= q.sampling.max_new_tokens for q, r in zip(requests, replies, strict=True))
 
-    def test_stop_texts_end_a_reply_and_belong_to_it(self, qwen, generation_config, prompts, tokenizer):
+    def test_stop_strings_end_a_reply_and_belong_to_it(self, qwen, generation_config, prompts, tokenizer):
         sampling = Sampling(temperature=1.5, max_new_tokens=12, stop=("]}", "5"))
         requests = [Request(p, sampling, seed=seed) for seed, p in enumerate(prompts)]
         free = [replace(q, sampling=replace(sampling, stop=())) for q in requests]
@@ -569,14 +543,14 @@ class TestStopping:
             assert reply.finish_reason == (whole.finish_reason if cut is None else "stop")
         assert 10 < stopped < len(prompts)
 
-    def test_a_stop_text_in_the_prompt_ends_nothing(self, qwen, endless, tokenizer):
+    def test_a_stop_string_in_the_prompt_does_not_end_a_reply(self, qwen, endless, tokenizer):
         prompt = tuple(tokenizer.encode("\\boxed{[4]"))
         request = Request(prompt, Sampling(max_new_tokens=6, stop=("{[4]",)))
         (reply,) = answer(qwen, endless, [request], tokenizer=tokenizer)
 
         assert len(reply.completion_ids) == 6 or "{[4]" in tokenizer.decode(reply.completion_ids)
 
-    def test_the_base_options_may_name_stop_texts_too(self, qwen, generation_config, prompts, tokenizer):
+    def test_the_base_options_may_have_stop_strings(self, qwen, generation_config, prompts, tokenizer):
         base = GenerationConfig(**{**generation_config.to_dict(), "stop_strings": "]"})
         requests = [Request(p, Sampling(max_new_tokens=12, stop=("5",)), seed=seed) for seed, p in enumerate(prompts)]
         texts = [tokenizer.decode(r.completion_ids) for r in answer(qwen, base, requests, tokenizer=tokenizer)]
@@ -584,7 +558,7 @@ class TestStopping:
         assert sum(text.endswith("]") for text in texts) > 10
         assert not any("]" in text[:-1] or "5" in text[:-2] for text in texts)
 
-    def test_stop_texts_without_a_tokenizer_are_refused(self, qwen, generation_config):
+    def test_stop_strings_without_a_tokenizer_are_refused(self, qwen, generation_config):
         with pytest.raises(ValueError, match="stop at \\['x'\\], and this engine has no tokenizer"):
             TransformersEngine(qwen, generation_config).add(0, Request((1, 2), Sampling(stop=("x",))))
         with pytest.raises(ValueError, match="stop at \\['x'\\]"):
@@ -592,18 +566,18 @@ class TestStopping:
 
 
 class TestPolicies:
-    def test_the_policy_bears_its_version(self, qwen, generation_config, prompts):
+    def test_replies_of_the_policy_have_its_version(self, qwen, generation_config, prompts):
         (reply,) = answer(qwen, generation_config, [Request(prompts[0], Sampling(max_new_tokens=2))], version=7)
 
         assert reply.version == 7
 
-    def test_an_unknown_one_is_refused(self, qwen, generation_config):
+    def test_an_unknown_policy_is_refused(self, qwen, generation_config):
         engine = TransformersEngine(qwen, generation_config)
 
         with pytest.raises(ValueError, match="names the policy 'best', and this engine holds \\['policy'\\]"):
             engine.add(0, Request((1, 2), policy="best"))
 
-    def test_ways_of_sampling_take_turns(self, qwen, endless, prompts):
+    def test_groups_with_different_sampling_take_turns(self, qwen, endless, prompts):
         engine = TransformersEngine(qwen, endless)
         limits = [1, 2, 3, 1, 2, 3]
         for ticket, limit in enumerate(limits):
@@ -622,7 +596,7 @@ class TestPolicies:
 
 
 class TestGames:
-    def test_an_episode_is_the_same_whatever_is_played_beside_it(self, qwen, generation_config, tokenizer):
+    def test_an_episode_does_not_depend_on_the_other_games(self, qwen, generation_config, tokenizer):
         player = PolicyPlayer(PromptRenderer(tokenizer), Sampling(max_new_tokens=8))
         names = [get_game("TicTacToe-v0"), SumGame(), get_game("PigDice-v0-50")]
 
@@ -639,7 +613,7 @@ class TestGames:
 
 class TestScoring:
     @pytest.mark.parametrize("name", ["qwen", "gpt2"])
-    def test_a_reply_is_worth_the_sum_of_its_tokens(self, name, request, prompts, tokenizer):
+    def test_the_score_of_a_reply_is_the_sum_over_its_tokens(self, name, request, prompts, tokenizer):
         model = request.getfixturevalue(name)
         renderer = PromptRenderer(tokenizer)
         replies = [

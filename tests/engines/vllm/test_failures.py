@@ -7,7 +7,6 @@ import time
 import pytest
 
 from tests.helpers.faulty_proxy import faulty_proxy
-from tests.helpers.vllm_server import vllm_server
 from tests.training.test_two_ranks import SCRIPT, Launched, launch
 
 
@@ -20,12 +19,6 @@ PATIENCE = 60
 BATCH = 32
 
 
-@pytest.fixture(scope="module")
-def server(vllm_model_dir):
-    with vllm_server(vllm_model_dir) as server:
-        yield server
-
-
 @pytest.fixture
 def proxy(server):
     with faulty_proxy(server.base_url) as proxy:
@@ -34,6 +27,10 @@ def proxy(server):
 
 def run(folder, model, proxy, patience=30, **changes):
     """Two ranks, eight steps, two batches."""
+    import vllm_on_cpu.trainer  # noqa: F401  # here, and not in each fork
+
+    import tests.helpers.training_runs  # noqa: F401
+
     config = dict(
         output_dir=str(folder / "run"),
         use_vllm=True,
@@ -108,7 +105,7 @@ class TestAServer:
 
         assert threads
         assert done.returncode == 0, done.stderr
-        assert "was started again" in done.stderr
+        assert "has restarted" in done.stderr
         ran = Launched(tmp_path, "run")
         differences = [
             entry["selfplay/logprob_difference/max"]

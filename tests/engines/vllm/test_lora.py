@@ -21,7 +21,7 @@ from trl_spiral.engines.vllm.lora import (
     is_adapter,
     largest_rank,
     load_into_server,
-    save_adapter,
+    save_active_adapter,
 )
 from trl_spiral.training.preflight import check_vllm, colocate_kwargs
 
@@ -65,14 +65,14 @@ class TestCheck:
     def test_refuses_what_vllm_cannot_serve_or_would_serve_wrongly(self, changes):
         (name,) = changes
         with pytest.raises(
-            ValueError, match=rf"adapter in training beside others \(.*{name if name != 'r' else 'rank'}"
+            ValueError, match=rf"adapter in training next to others \(.*{name if name != 'r' else 'rank'}"
         ):
             check_lora_config(lora(**changes))
 
     def test_refuses_what_is_no_lora(self):
         from peft import LoHaConfig
 
-        with pytest.raises(ValueError, match="it is no LoRA"):
+        with pytest.raises(ValueError, match="it is not LoRA"):
             check_lora_config(LoHaConfig(target_modules=["q_proj"]))
 
     def test_reads_the_configuration_of_a_folder(self, make, tmp_path):
@@ -80,7 +80,7 @@ class TestCheck:
         make(use_dora=True).save_pretrained(tmp_path / "dora")
 
         check_adapter(tmp_path / "plain")
-        with pytest.raises(ValueError, match="adapter in .*dora beside others"):
+        with pytest.raises(ValueError, match="adapter in .*dora next to others"):
             check_adapter(tmp_path / "dora")
 
     def test_tells_adapters_from_whole_weights(self, make, model_dir, tmp_path):
@@ -102,7 +102,7 @@ class TestGeneration:
         check = SpiralVLLMGeneration._check_adapters
         check(generation)
         generation.enable_sleep_mode = True
-        with pytest.raises(ValueError, match="`vllm_enable_sleep_mode` throws away the weights"):
+        with pytest.raises(ValueError, match="`vllm_enable_sleep_mode` discards the weights"):
             check(generation)
         generation._dist.is_fsdp = True
         with pytest.raises(ValueError, match="FSDP shards the adapter in training"):
@@ -116,7 +116,7 @@ class TestFiles:
         from transformers import AutoModelForCausalLM
 
         live = make()
-        folder = save_adapter(live, tmp_path / "policy-0")
+        folder = save_active_adapter(live, tmp_path / "policy-0")
         again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir), folder).eval()
         ids = torch.arange(3, 40)[None]
 
@@ -125,15 +125,15 @@ class TestFiles:
 
     @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
     def test_are_refused_where_embeddings_are_tuned(self, make, tmp_path):
-        with pytest.raises(ValueError, match="lora_embedding_A` beside others. Train linear layers alone"):
-            save_adapter(make(target_modules=["q_proj", "embed_tokens"]), tmp_path / "policy-0")
+        with pytest.raises(ValueError, match="lora_embedding_A` next to others. Train linear layers only"):
+            save_active_adapter(make(target_modules=["q_proj", "embed_tokens"]), tmp_path / "policy-0")
 
     def test_of_zeros_change_nothing_and_are_made_once_for_each_shape(self, make, model_dir, tmp_path):
         import torch
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
 
-        first = save_adapter(make(), tmp_path / "first")
+        first = save_active_adapter(make(), tmp_path / "first")
         zeros = adapter_of_zeros(first)
         base = AutoModelForCausalLM.from_pretrained(model_dir).eval()
         ids = torch.arange(3, 40)[None]
@@ -141,7 +141,7 @@ class TestFiles:
 
         assert torch.equal(PeftModel.from_pretrained(base, zeros).eval()(ids).logits, logits)
         assert adapter_of_zeros(first) == zeros
-        assert adapter_of_zeros(save_adapter(make(r=4), tmp_path / "narrow")) != zeros
+        assert adapter_of_zeros(save_active_adapter(make(r=4), tmp_path / "narrow")) != zeros
 
 
 class TestTheScratchFolder:
@@ -209,7 +209,7 @@ class TestLoadingIntoAServer:
 
     @pytest.fixture
     def folders(self, make, tmp_path):
-        return {"policy": save_adapter(make(), tmp_path / "policy-0")}
+        return {"policy": save_active_adapter(make(), tmp_path / "policy-0")}
 
     def test_names_each_adapter(self, server, folders):
         (name,) = load_into_server(server.base_url, folders).values()
@@ -240,50 +240,54 @@ class TestLoadingIntoAServer:
 
 
 class TestRanks:
-    """What the others do when the first cannot load adapters into the server that they share."""
+    """Two ranks share a server, into which rank 0 loads adapters."""
 
     @pytest.fixture
-    def serve(self, make, tmp_path, monkeypatch):
-        """`serve` as a rank calls it, after what it would be told; what it has told others."""
+    def serve(self, tmp_path, monkeypatch):
+        """Call `serve` as rank 0, or as rank 1 with the items that rank 0 has gathered before."""
         sent = []
 
-        def serve(is_main_process, told=None):
-            def broadcast(objects, from_process):
-                if is_main_process:
-                    sent.append(list(objects))
-                else:
-                    objects[:] = told
+        def serve(rank):
+            steps = iter(list(sent))
 
-            monkeypatch.setattr("trl_spiral._trl.vllm_generation.broadcast_object_list", broadcast)
+            def gather(self, items):
+                if rank == 0:
+                    sent.append(items)
+                    return items
+                return [*next(steps), *items]
+
+            monkeypatch.setattr("trl_spiral.distributed.AllRanks.gather", gather)
+            monkeypatch.setattr(
+                "trl_spiral.distributed.PartialState", lambda: SimpleNamespace(is_main_process=rank == 0)
+            )
             generation = SimpleNamespace(
-                accelerator=SimpleNamespace(is_main_process=is_main_process),
-                policy_adapter=tmp_path,
-                _find_boot_id=lambda: "1",
-                server_base_url="http://nowhere",
+                policy_adapter=tmp_path, _find_boot_id=lambda: "1", server_base_url="http://nowhere"
             )
             return SpiralVLLMGeneration.serve(generation, {})
 
-        serve.sent = sent
         return serve
 
-    def test_stop_with_its_reason(self, serve, monkeypatch):
+    def test_stop_with_the_error_of_rank_zero(self, serve, monkeypatch):
         def refuse(base_url, folders):
             raise RuntimeError("The server has no room.")
 
         monkeypatch.setattr("trl_spiral._trl.vllm_generation.load_into_server", refuse)
         with pytest.raises(RuntimeError, match=r"^The server has no room\.$"):
-            serve(is_main_process=True)
-        (told,) = serve.sent
+            serve(rank=0)
         with pytest.raises(RuntimeError, match="Rank 0 has failed, .*: RuntimeError: The server has no room"):
-            serve(is_main_process=False, told=told)
+            serve(rank=1)
 
-    def test_go_on_with_what_it_found(self, serve, monkeypatch):
-        monkeypatch.setattr(
-            "trl_spiral._trl.vllm_generation.load_into_server", lambda base_url, folders: {"policy": "name"}
-        )
-        first = serve(is_main_process=True)
+    def test_get_the_result_of_rank_zero(self, serve, monkeypatch):
+        loaded = []
 
-        assert serve(is_main_process=False, told=serve.sent[0]) == first == {"policy": "name"}
+        def load(base_url, folders):
+            loaded.append(base_url)
+            return {"policy": "name"}
+
+        monkeypatch.setattr("trl_spiral._trl.vllm_generation.load_into_server", load)
+
+        assert serve(rank=0) == serve(rank=1) == {"policy": "name"}
+        assert loaded == ["http://nowhere"]
 
 
 class TestBeforeTraining:
@@ -320,7 +324,7 @@ class TestBeforeTraining:
 
     def test_an_adapter_that_cannot_be_served_is_refused(self, check):
         check("colocate", peft_config=lora(use_dora=True))
-        with pytest.raises(ValueError, match="vLLM cannot serve the adapter in training beside others"):
+        with pytest.raises(ValueError, match="vLLM cannot serve the adapter in training next to others"):
             check("colocate", peft_config=lora(use_dora=True), has_snapshots=True)
 
     def test_the_configuration_of_a_model_that_has_an_adapter_counts(self, check, make, tmp_path):

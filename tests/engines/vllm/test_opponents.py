@@ -314,13 +314,14 @@ class TestWholeWeights:
 
 
 class TestServer:
-    def test_that_takes_no_adapters_is_refused_with_the_flags_to_add(self, vllm_model_dir, tmp_path, monkeypatch):
+    def test_that_takes_no_adapters_is_refused_with_the_flags_to_add(
+        self, server, vllm_model_dir, tmp_path, monkeypatch
+    ):
         from trl.generation import vllm_generation
         from vllm_on_cpu.trainer import GlooVLLMClient
 
         from tests.helpers.training_runs import plain_trainer
         from tests.helpers.vllm_in_process import trainer_with_vllm
-        from tests.helpers.vllm_server import vllm_server
         from trl_spiral import _trl
 
         clients = []
@@ -330,20 +331,19 @@ class TestServer:
             return clients[-1]
 
         monkeypatch.setattr(vllm_generation, "VLLMClient", client)
-        with vllm_server(vllm_model_dir) as server:
 
-            def make():
-                settings = dict(use_vllm=True, vllm_mode="server", vllm_server_base_url=server.base_url)
-                with _trl.own_vllm_generation({}, patience=1.0, adapters=True):
-                    return plain_trainer(adapted(vllm_model_dir), tmp_path, ["Sum-v0"], **settings)
+        def make():
+            settings = dict(use_vllm=True, vllm_mode="server", vllm_server_base_url=server.base_url)
+            with _trl.own_vllm_generation({}, patience=1.0, adapters=True):
+                return plain_trainer(adapted(vllm_model_dir), tmp_path, ["Sum-v0"], **settings)
 
-            with (
-                pytest.raises(RuntimeError, match="LoRA is not enabled.*--enable-lora --max-lora-rank 8 --max-loras"),
-                trainer_with_vllm(make),
-            ):
-                raise AssertionError("a trainer was made")
-            clients[0].close_communicator()
-            clients[0].session.close()
+        with (
+            pytest.raises(RuntimeError, match="LoRA is not enabled.*--enable-lora --max-lora-rank 8 --max-loras"),
+            trainer_with_vllm(make),
+        ):
+            raise AssertionError("a trainer was made")
+        clients[0].close_communicator()
+        clients[0].session.close()
 
 
 class TestTwoRanks:

@@ -51,7 +51,6 @@ def models(folder, model_dir):
 class TestOpponents:
     def test_were_met(self, ran):
         _, run = ran
-        assert run.done.returncode == 0, run.done.stderr[-4000:]
         met = {name for _, episodes, _ in run.batches for episode in episodes for name in episode.players}
 
         assert met >= {"policy", "base", "step-4", "step-6"}
@@ -88,7 +87,7 @@ class TestOpponents:
         whole_weights = "adapters" not in request.node.callspec.params["ran"]
         switches = [
             value
-            for entry in run.result["history"]
+            for entry in run.history
             for name, value in entry.items()
             if name.startswith("selfplay/engine") and name.endswith("weight_switches")
         ]

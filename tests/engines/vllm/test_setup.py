@@ -241,13 +241,10 @@ class OverHTTP:
 
 
 @pytest.fixture(scope="module")
-def http(vllm_model_dir):
-    from tests.helpers.vllm_server import vllm_server
-
-    with vllm_server(vllm_model_dir) as server:
-        asking = OverHTTP(server)
-        yield asking
-        asking.session.close()
+def http(fresh_server):
+    asking = OverHTTP(fresh_server)
+    yield asking
+    asking.session.close()
 
 
 @pytest.fixture

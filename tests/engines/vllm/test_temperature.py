@@ -44,14 +44,13 @@ class Recording(AlgorithmTrainer):
 
 
 @pytest.fixture(scope="module")
-def trainer(vllm_model_dir, tmp_path_factory):
+def trainer(vllm_model_dir, server, tmp_path_factory):
     from trl.generation import vllm_generation
     from vllm_on_cpu.trainer import GlooVLLMClient
 
     from tests.helpers.vllm_in_process import trainer_with_vllm
-    from tests.helpers.vllm_server import vllm_server
 
-    with vllm_server(vllm_model_dir) as server, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vllm_generation, "VLLMClient", GlooVLLMClient)
 
         def make_trainer():

@@ -1,10 +1,6 @@
 """Self-play with a real vLLM, in the trainer's process and behind a server, for whole weights and for adapters."""
 
 import json
-import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,27 +21,33 @@ class Ran:
     """One run, and what it left behind."""
 
     def __init__(self, folder, name, model, lora=None, plain=False, **changes):
-        run = dict(name=name, model=model, games=GAMES, config={"output_dir": str(folder / name), **RUN, **changes})
-        if lora:
-            run["lora"] = lora
-        if plain:
-            run["plain"] = True
-        path = folder / f"{name}.json"
-        path.write_text(json.dumps([run]))
-        self.done = subprocess.run(
-            [sys.executable, str(SCRIPT), str(path)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])},
-            timeout=400,
-        )
-        if self.done.returncode == 0:
-            self.result = json.loads((folder / f"{name}_0.json").read_text())
-            self.batches = pickle.loads((folder / f"{name}_0.pkl").read_bytes())
+        from trl.generation import vllm_generation
+        from vllm_on_cpu.trainer import GlooVLLMClient
+
+        from tests.helpers import training_runs
+        from tests.helpers.vllm_in_process import trainer_with_vllm
+
+        settings = {"output_dir": str(folder / name), **RUN, **changes}
+
+        def make():
+            if plain:
+                return training_runs.plain_trainer(model, names=GAMES, **settings)[0]
+            return training_runs.RecordingTrainer(
+                model,
+                training_runs.config(**settings),
+                games=training_runs.games(GAMES),
+                peft_config=training_runs.lora(**lora) if lora else None,
+            )
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(vllm_generation, "VLLMClient", GlooVLLMClient)
+            with trainer_with_vllm(make) as trainer:
+                trainer.train()
+                self.history = training_runs.history(trainer)
+                self.transcripts, self.batches = ([], []) if plain else (trainer.transcripts, trainer.batches)
 
     def logged(self, metric):
-        assert self.done.returncode == 0, self.done.stderr
-        return [entry[metric] for entry in self.result["history"] if metric in entry]
+        return [entry[metric] for entry in self.history if metric in entry]
 
     def turns(self):
         """Every turn of the policy, with the step at which its batch was made."""
@@ -55,14 +57,6 @@ class Ran:
                 for seat in episode.trajectories:
                     for turn in seat.turns:
                         yield number * cycle, turn
-
-
-@pytest.fixture(scope="module")
-def server(vllm_model_dir):
-    from tests.helpers.vllm_server import vllm_server
-
-    with vllm_server(vllm_model_dir) as server:
-        yield server
 
 
 @pytest.fixture(scope="module", params=["colocate", "colocate, adapters", "server", "server, adapters"])
@@ -89,7 +83,6 @@ class TestTraining:
 
         from tests.helpers.vllm_in_process import trainer_logprobs
 
-        assert ran.done.returncode == 0, ran.done.stderr
         at_first = AutoModelForCausalLM.from_pretrained(vllm_model_dir, dtype=torch.float32).eval()
         differences = {0: 0.0, 4: 0.0}
         for step, turn in ran.turns():
@@ -101,7 +94,6 @@ class TestTraining:
         assert differences[4] > 1000 * FLOAT32
 
     def test_writes_down_which_weights_answered(self, ran):
-        assert ran.done.returncode == 0, ran.done.stderr
         assert all(turn.version == step for step, turn in ran.turns())
 
     def test_loses_nothing_that_was_sampled(self, ran):
@@ -138,8 +130,8 @@ class TestColocate:
             Ran(tmp_path, name, vllm_model_dir, vllm_mode="colocate", max_steps=4) for name in ("first", "second")
         )
 
-        assert first.result["transcripts"] == second.result["transcripts"]
-        assert first.result["history"] == second.result["history"]
+        assert first.transcripts == second.transcripts
+        assert first.history == second.history
 
     def test_is_near_the_trainer_in_bfloat16(self, vllm_model_dir, tmp_path):
         ran = Ran(tmp_path, "bf16", vllm_model_dir, vllm_mode="colocate", bf16=True)
@@ -147,6 +139,8 @@ class TestColocate:
         assert FLOAT32 < max(ran.logged("selfplay/logprob_difference/mean")) < BFLOAT16
         assert max(ran.logged("selfplay/logprob_difference/max")) < 2 * BFLOAT16
 
+    # vLLM 0.31 passes xgrammar 0.2 an argument that it deprecates, in the thread that compiles a constraint.
+    @pytest.mark.filterwarnings("ignore:max_rollback_tokens is deprecated:DeprecationWarning")
     def test_trains_on_moves_that_were_constrained(self, vllm_model_dir, tmp_path):
         ran = Ran(
             tmp_path, "legal", vllm_model_dir, vllm_mode="colocate", constrain_moves=True, max_completion_length=16

@@ -5,11 +5,13 @@ import math
 import pytest
 
 from tests.helpers.precision import in_double
+from trl_spiral.evaluation.exact.strategies import replies_that_are
 from trl_spiral.evaluation.exact.tictactoe import best_response, grade_distribution, grade_tictactoe
 from trl_spiral.evaluation.matches import play_matches, tally
 from trl_spiral.games import get_game
 from trl_spiral.games.tictactoe import (
     NAME,
+    board_observation,
     decision_boards,
     empty_cells,
     exact_outcome,
@@ -87,6 +89,28 @@ class TestGradeTicTacToe:
         with pytest.raises(ValueError, match=r"opens a thought, so that no reply is the move \[0\] alone"):
             grade_tictactoe(PromptRenderer(tokenizer, "r1"), lambda prompts, replies: [[0.0] * len(replies)])
 
+    def test_a_floor_hardly_changes_how_likely_a_cell_is(self, tokenizer, model_dir):
+        from transformers import AutoModelForCausalLM
+
+        from trl_spiral.engines.local.scoring import reply_logprobs
+
+        model, renderer = in_double(AutoModelForCausalLM.from_pretrained(model_dir)), PromptRenderer(tokenizer)
+        ways = {cell: replies_that_are(get_game(NAME), renderer, f"[{cell}]") for cell in range(9)}
+        boards = decision_boards()[::40]
+        pairs = [(board, cell, reply) for board in boards for cell in empty_cells(board) for reply in ways[cell]]
+        prompts = [renderer.prompt(board_observation(board)) for board, _, _ in pairs]
+        whole, cut = (
+            reply_logprobs(model, prompts, [reply for _, _, reply in pairs], [0.25], floor=floor)[:, 0]
+            for floor in (-math.inf, -18.0)
+        )
+        changes = dict.fromkeys(boards, 0.0)
+        for (board, _, _), change in zip(pairs, (whole.exp() - cut.exp()).abs().tolist(), strict=True):
+            changes[board] += change
+
+        assert (whole != cut).float().mean() > 0.5
+        assert max(changes.values()) < 1e-6
+
+    @pytest.mark.slow
     def test_a_floor_does_not_change_the_results(self, tokenizer, model_dir):
         from transformers import AutoModelForCausalLM
 
@@ -94,9 +118,7 @@ class TestGradeTicTacToe:
 
         model, renderer = in_double(AutoModelForCausalLM.from_pretrained(model_dir)), PromptRenderer(tokenizer)
         reports = [
-            grade_tictactoe(
-                renderer, lambda p, r, f=floor: reply_logprobs(model, p, r, [1.0, 0.25], floor=f).T.tolist()
-            )
+            grade_tictactoe(renderer, lambda p, r, f=floor: reply_logprobs(model, p, r, [0.25], floor=f).T.tolist())
             for floor in (-math.inf, -18.0)
         ]
 
@@ -114,7 +136,7 @@ class TestGradeTicTacToe:
         model = AutoModelForCausalLM.from_pretrained(model_dir)
         model.generation_config.pad_token_id = tokenizer.pad_token_id
         renderer = PromptRenderer(tokenizer)
-        (report,) = grade_tictactoe(renderer, lambda p, r: reply_logprobs(model, p, r, [0.5]).T.tolist())
+        (report,) = grade_tictactoe(renderer, lambda p, r: reply_logprobs(model, p, r, [0.5], floor=-18.0).T.tolist())
         player = PolicyPlayer(renderer, Sampling(temperature=0.5, max_new_tokens=8))
         games = 1500
         episodes = play_matches(

@@ -1,4 +1,4 @@
-"""What may be asked of an endpoint that costs money."""
+"""Budget of requests and tokens for an endpoint that costs money."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 class Budget:
     """
-    A number of requests and of tokens. A share is taken before anything is sent.
+    A number of requests and of tokens. Each request takes its share before it is sent.
 
-    Each request reserves the most that its answer may cost, and settles for what it did cost. A reservation that does not
-    fit next to the others waits for them to settle: the budget is spent only when it cannot hold the next request with
-    nothing else under way. So it may end short of its last tokens, and is exceeded only by what a reservation could not
-    foresee. All waiting happens in one event loop.
+    A request reserves its largest possible cost, and settles for its real cost. A reservation that does not fit waits
+    until others settle. The budget is spent when the next request does not fit and no other is in flight, so some
+    tokens may be left. Use exceeds a limit only if a request costs more than it has reserved. All waiting happens in
+    one event loop.
 
     Args:
         max_requests, max_tokens (`int`, *optional*):
-            Most requests and tokens; no limit by default.
+            Most requests and tokens. No limit by default.
 
     Attributes:
         requests, tokens (`int`):
-            What has been used.
+            Use so far.
 
     Raises:
         ValueError: If a limit is below 1.
@@ -37,13 +37,13 @@ class Budget:
         self.max_requests, self.max_tokens = max_requests, max_tokens
         self.requests = self.tokens = 0
         self._reserved = 0  # tokens
-        self._unsent = 0  # requests that have a reservation and were not sent yet
-        self._too_small = False  # for the request that was asked last
+        self._unsent = 0  # requests with a reservation that were not sent yet
+        self._too_small = False  # for the latest request
         self._changed = asyncio.Event()
 
     @property
     def spent(self) -> bool:
-        """Whether nothing more is granted."""
+        """True if no further request is granted."""
         return (
             self._too_small
             or (self.max_requests is not None and self.requests >= self.max_requests)
@@ -51,7 +51,7 @@ class Budget:
         )
 
     async def reserve(self, tokens: int) -> bool:
-        """Take one request and up to so many tokens; `False` if the budget is spent."""
+        """Reserve one request and a number of tokens. Returns `False` if the budget is spent."""
         while not self.spent:
             if (self.max_requests is None or self.requests + self._unsent < self.max_requests) and (
                 self.max_tokens is None or self.tokens + self._reserved + tokens <= self.max_tokens
@@ -68,13 +68,13 @@ class Budget:
         return False
 
     def sent(self) -> None:
-        """Count a request that has a reservation: from now on the other side may charge for it."""
+        """Count a request with a reservation: from now on the endpoint may charge for it."""
         self.requests += 1  # first, so that `state_dict` in another thread never counts too little
         self._unsent -= 1
         self._changed.set()
 
     def settle(self, reserved: int, used: int, sent: bool = True) -> None:
-        """Give a reservation back for what was used: nothing at all by a request that was never sent."""
+        """Replace a reservation by the tokens used. A request that was never sent uses nothing."""
         if sent:
             self.tokens += used
         else:
@@ -83,7 +83,7 @@ class Budget:
         self._changed.set()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has been used, with the most that requests under way may cost, and a limit that was too small."""
+        """Return the use so far, including reservations, and a token limit that was too small for a request."""
         return {
             "requests": self._unsent + self.requests,
             "tokens": self._reserved + self.tokens,
@@ -91,17 +91,14 @@ class Budget:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what had been used by then. A budget that was spent is so still, unless its limit has risen."""
+        """Restore the use so far. A spent budget stays spent unless its limit has been raised."""
         self.requests, self.tokens = int(state["requests"]), int(state["tokens"])
-        limit = state.get("too_small")  # which older checkpoints do not say
+        limit = state.get("too_small")  # missing in older checkpoints
         self._too_small = limit is not None and self.max_tokens is not None and self.max_tokens <= limit
 
     def __str__(self) -> str:
         requests, tokens = (
-            f"{used} {what}" if limit is None else f"{used} of {limit} {what}"
-            for used, limit, what in (
-                (self.requests, self.max_requests, "requests"),
-                (self.tokens, self.max_tokens, "tokens"),
-            )
+            f"{used}" if limit is None else f"{used} of {limit}"
+            for used, limit in ((self.requests, self.max_requests), (self.tokens, self.max_tokens))
         )
-        return f"{requests} and {tokens}"
+        return f"{requests} requests and {tokens} tokens"

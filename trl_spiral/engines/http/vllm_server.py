@@ -1,165 +1,72 @@
 """
-Generation by a vLLM server that takes token ids, and what it shares with any other model behind an address.
+Generation by a vLLM server, with token ids in both directions.
 
-Every request goes out by itself as soon as it is asked, so the server sees all of them at once and batches as it likes.
-Sending one twice is safe: it carries its seed, and only one answer is taken.
+The server gets every request at once and forms batches itself. A retry is safe: a request carries its seed, and only
+one answer is used.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
-from trl_spiral.engines.http.client import BadAnswer, Transport
-from trl_spiral.engines.http.retrying import PatientTransport
-from trl_spiral.engines.sampling import legal_reply, sampling_fields
-from trl_spiral.engines.swapping import SWITCHES
+import httpx2
+
+from trl_spiral.engines.http.client import BadAnswer, Client, ServerLost
+from trl_spiral.engines.http.engine import HTTPEngine
+from trl_spiral.engines.policies import SWITCHES
+from trl_spiral.engines.vllm.sampling import legal_reply, sampling_fields
 from trl_spiral.selfplay.referee import WeightsLost
 from trl_spiral.types import POLICY, Reply, Request
 
 
-# vLLM writes an infinite log-probability as this. https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/entrypoints/openai/completion/serving.py#L701
+# Too many requests, an error inside the server, and errors of a proxy whose server is not up.
+_TEMPORARY = {429, 500, 502, 503, 504}
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 2.0  # seconds before a retry; doubled from retry to retry
+# vLLM's value for minus infinity.
+# https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/entrypoints/openai/completion/serving.py#L701
 _MINUS_INFINITY = -9999.0
-_ROUNDING = 1e-4  # a log-probability of 0, taken in a narrow float type, may come out this much above it
-
-
-class HTTPEngine(ABC):
-    """The verbs of an engine, over a [`Transport`]."""
-
-    _path: str
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._requests: dict[int, Request] = {}
-        self._asked = self._retries = self._new_tokens = self._takes = self._under_way = 0
-
-    def add(self, ticket: int, request: Request) -> None:
-        """
-        Sends a request.
-
-        Raises:
-            ValueError: If the server cannot answer it.
-        """
-        body = self._body(request)
-        self._requests[ticket] = request
-        self._asked += 1
-        self._transport.post(ticket, self._path, body)
-
-    def step(self) -> list[tuple[int, Reply]]:
-        """
-        Waits until at least one request is answered.
-
-        Raises:
-            BadAnswer: If the server refuses a request or answers it wrongly.
-            ServerLost: If it does not answer.
-            WeightsLost: If it was started again, and which weights answer matters.
-        """
-        return self.poll(timeout=None)
-
-    def poll(self, timeout: float | None = 0.0) -> list[tuple[int, Reply]]:
-        """What is answered already, or within `timeout` seconds. Raises like `step`."""
-        under_way = len(self._transport)
-        answers = self._transport.take(timeout)
-        if answers:
-            self._takes += 1
-            self._under_way += under_way
-        return [(ticket, self._reply(self._requests.pop(ticket), answer)) for ticket, answer in answers]
-
-    def abort(self, tickets: Sequence[int]) -> None:
-        """Forgets requests and tells the server so."""
-        for ticket in tickets:
-            self._requests.pop(ticket, None)
-        self._transport.cancel(tickets)
-
-    def metrics(self) -> dict[str, float]:
-        """
-        Since last asked: `requests`, `retries`, `new_tokens` and `in_flight` (mean requests under way whenever answers
-        were taken).
-        """
-        retries = self._transport.retries
-        metrics = {
-            "requests": float(self._asked),
-            "retries": float(retries - self._retries),
-            "new_tokens": float(self._new_tokens),
-            "in_flight": self._under_way / max(self._takes, 1),
-        }
-        self._retries = retries
-        self._asked = self._new_tokens = self._takes = self._under_way = 0
-        return metrics
-
-    def close(self) -> None:
-        """Hang up and end the thread."""
-        self._requests.clear()
-        self._transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    @abstractmethod
-    def _body(self, request: Request) -> dict[str, Any]:
-        """What to post for a request."""
-
-    @abstractmethod
-    def _reply(self, request: Request, answer: Any) -> Reply:
-        """The reply that an answer holds: JSON, or an exception."""
-
-    def bad_answer(self, problem: str, way_out: str) -> BadAnswer:
-        """The error that a wrong answer amounts to."""
-        return BadAnswer(f"{self._transport.base_url}{self._path} answered {problem}. {way_out}")
-
-    def only_choice(self, answer: Any) -> dict[str, Any]:
-        """
-        The one choice of an answer.
-
-        Raises:
-            BadAnswer: If there is not exactly one, or whatever came in its place.
-        """
-        if isinstance(answer, Exception):
-            raise answer
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-            raise self.bad_answer(
-                f"without exactly one choice: {json.dumps(answer)[:200]}",
-                "It must be OpenAI-compatible; and leave `n` and `stream` out of the extra fields.",
-            )
-        choice: dict[str, Any] = choices[0]
-        return choice
+_ROUNDING = 1e-4  # a log-probability of 0, computed in a narrow float type, may be this much above it
 
 
 class ServerEngine(HTTPEngine):
     """
-    Answers requests through a vLLM server, `vllm serve`, token ids in and token ids out.
+    Answers requests through a vLLM server, `vllm serve`.
+
+    A failed connection, a timeout and the statuses 429, 500, 502, 503 and 504 are retried: after 0.2 s, then 0.4 s,
+    and so on up to every 2 s. The server is lost when a request has failed for `patience` seconds, and no other was
+    answered meanwhile. Until it answers again, later requests are tried once.
 
     Args:
         base_url (`str`):
-            Where the server is, without `/v1`.
+            Address of the server, without `/v1`.
         model (`str`, *optional*):
-            Name of the model, or of an adapter, on the server; the first one that it lists by default.
+            Name of the model, or of an adapter, on the server. Defaults to the first one that the server lists.
         version (`int`, defaults to `0`):
-            Version of the weights that the server holds, recorded in every reply. May be set anew while nothing is under
-            way.
+            Version of the weights on the server, recorded in every reply.
         extra (`Mapping[str, Any]`, *optional*):
-            More fields of every request's body, which override ours: TRL's `generation_kwargs`.
-        boot (`str`, *optional*):
-            What `boot_id()` told when the weights were sent. From then on, whoever else answers at this address raises
-            `WeightsLost`; may be set anew once it has the weights. Without it, nobody looks.
-        policy (`str`, defaults to `POLICY`):
-            Whose weights the server holds. Requests to another policy are refused.
-        adapters (`Mapping[str, str]`, *optional*):
-            What the server calls the adapters that it holds, by policy name; that of `policy` is asked in place of
-            `model`. May be set anew while nothing is under way.
+            More fields of every request's body, such as TRL's `generation_kwargs`. They override ours.
         max_in_flight (`int`, defaults to `256`):
-            Most requests that the server gets at once.
+            Most requests at the server at once.
         patience (`float`, defaults to `30.0`):
-            Seconds without any success, from a first failure on, after which the server is given up.
+            Seconds without any success, from the first failure on, after which the server is lost.
         timeout (`float`, defaults to `600.0`):
-            Longest wait, in seconds, for one reply, from connecting to its last byte.
+            Longest wait in seconds for one reply, from connecting to its last byte.
+
+    Attributes:
+        version (`int`):
+            May be changed while no request is in flight, like all attributes.
+        boot (`str`, *optional*):
+            `boot_id()` when the weights were sent. An answer from any other start of the server raises `WeightsLost`.
+            By default, restarts are not detected.
+        adapters (`dict[str, str]`):
+            The server's names of its models and adapters, by policy name. An entry for `POLICY` replaces `model`.
+            Other policies are refused.
     """
 
     _path = "/v1/completions"
@@ -170,81 +77,75 @@ class ServerEngine(HTTPEngine):
         model: str | None = None,
         version: int = 0,
         extra: Mapping[str, Any] | None = None,
-        boot: str | None = None,
-        policy: str = POLICY,
-        adapters: Mapping[str, str] | None = None,
         max_in_flight: int = 256,
         patience: float = 30.0,
         timeout: float = 600.0,
     ) -> None:
-        self._line = PatientTransport(base_url, max_in_flight, patience, timeout)
-        super().__init__(self._line)
+        super().__init__(Client(base_url, max_in_flight=max_in_flight, timeout=timeout))
         self.version = version
-        self.boot = boot
-        self._checked_dials = 0
+        self.boot: str | None = None
+        self.adapters: dict[str, str] = {}
         self._model = model
         self._extra = dict(extra or {})
-        self._policy = policy
-        self.adapters = dict(adapters or {})
+        self._patience = patience
+        self._lost = False
+        self._last_answer = -math.inf  # on the monotonic clock
+        self._checked_connections = 0
 
     def metrics(self) -> dict[str, float]:
-        """As of any engine behind an address; for several policies, also `weight_switches`: none, being side by side."""
-        switches = {SWITCHES: 0.0} if {self._policy, *self.adapters} != {self._policy} else {}
-        return super().metrics() | switches
+        """Return the metrics of any engine over HTTP, and with several policies `weight_switches`: 0 for adapters."""
+        return super().metrics() | ({SWITCHES: 0.0} if self.adapters.keys() - {POLICY} else {})
 
     def boot_id(self) -> str:
         """
-        Something that differs from one start of the server to the next.
+        Return a text that differs between two starts of the server.
 
-        It is the time at which the server's process started, from `/metrics`; where that is missing, as it is with several
-        API processes, the name of the instance from `/server_info`.
+        It is the start time of the server's process, from `/metrics`. If that is missing, as with several API
+        processes, it is the name of the instance, from `/server_info`.
 
         Raises:
-            BadAnswer: If the server tells neither.
+            BadAnswer: If the server reports neither.
             ServerLost: If it does not answer.
         """
-        try:
-            for line in self._line.get("/metrics").decode().splitlines():
+        with suppress(BadAnswer):
+            for line in self._get("/metrics").decode().splitlines():
                 if line.startswith("process_start_time_seconds"):
                     return line.rsplit(maxsplit=1)[-1]
-        except BadAnswer:
-            pass
-        try:
-            info = json.loads(self._line.get("/server_info?config_format=json"))
+        with suppress(BadAnswer, ValueError, KeyError, TypeError):
+            info = json.loads(self._get("/server_info?config_format=json"))
             if instance := info["vllm_config"]["instance_id"]:
                 return str(instance)
-        except (BadAnswer, ValueError, KeyError, TypeError):
-            pass
         raise BadAnswer(
-            f"The server at {self._transport.base_url} tells neither when it started (`/metrics`) nor the name of its "
-            "instance (`/server_info`), so a new start would go unnoticed. Start vLLM with `VLLM_SERVER_DEV_MODE=1` and "
-            "with its statistics on."
+            f"The server at {self.client.base_url} reports neither its start time (`/metrics`) nor the name of its "
+            "instance (`/server_info`), so a restart would not be detected. Start vLLM with `VLLM_SERVER_DEV_MODE=1` "
+            "and with its statistics on."
         )
 
+    def _get(self, path: str) -> bytes:
+        return self.client.submit(lambda: self._fetch(path)).result()
+
     def _check_boot(self) -> None:
-        """Called with answers in hand, before any is given out."""
-        dials = self._transport.dials
-        if self.boot is None or dials == self._checked_dials:
+        """Raise `WeightsLost` if the server has restarted. Called before any of the answers taken is used."""
+        connections = self.client.connections
+        if self.boot is None or connections == self._checked_connections:
             return
-        # Asked after the answers have come: a server that is still the same then was so all the time.
+        # Asked after the answers have arrived: if the server is still the same now, it was the same before.
         if (found := self.boot_id()) != self.boot:
             raise WeightsLost(
-                f"The server at {self._transport.base_url} was started again (boot {found}, expected {self.boot}), so it "
-                "no longer holds the weights that it was sent. Send them again."
+                f"The server at {self.client.base_url} has restarted (boot {found}, expected {self.boot}), so it no "
+                "longer holds the weights that were sent. Send them again."
             )
-        self._checked_dials = dials
+        self._checked_connections = connections
 
     def _body(self, request: Request) -> dict[str, Any]:
-        if request.policy != self._policy and request.policy not in self.adapters:
-            held = ", ".join(map(repr, sorted({self._policy, *self.adapters})))
+        if request.policy != POLICY and request.policy not in self.adapters:
+            held = ", ".join(map(repr, sorted({POLICY, *self.adapters})))
             raise ValueError(
-                f"A request names the policy {request.policy!r}, and the server at {self._transport.base_url} holds "
+                f"A request names the policy {request.policy!r}, and the server at {self.client.base_url} holds "
                 f"{held}. Route it to another engine."
             )
         if not request.prompt_ids:
-            raise ValueError(
-                "A request has an empty prompt, and a vLLM server is asked by token ids. Check the player."
-            )
+            raise ValueError("A request has an empty prompt, and a vLLM server needs token ids. Check the player.")
         model = self.adapters.get(request.policy)
         if model is None:
             model = self._model = self._model or self._first_model()
@@ -253,25 +154,62 @@ class ServerEngine(HTTPEngine):
             "prompt": list(request.prompt_ids),
             **sampling_fields(request.sampling),
             "seed": request.seed % 2**63,
-            "logprobs": 0,  # the sampled token's alone
+            "logprobs": 0,  # of the sampled token only
             "return_token_ids": True,
-            "return_tokens_as_token_ids": True,  # spares the server turning each into text
+            "return_tokens_as_token_ids": True,  # saves the server from decoding each token
         }
         if request.legal_moves:
             body["structured_outputs"] = {"regex": legal_reply(request.legal_moves)}
         return body | self._extra
 
     def _first_model(self) -> str:
+        with suppress(ValueError, KeyError, TypeError, IndexError):
+            if isinstance(name := json.loads(self._get("/v1/models"))["data"][0]["id"], str):
+                return name
+        raise BadAnswer(f"{self.client.base_url}/v1/models lists no model. Look whether it is a vLLM server.")
+
+    async def _answer(self, body: bytes) -> Any:
+        async with self.client.slots:
+            content = await self._fetch(self._path, body)
         try:
-            name = json.loads(self._line.get("/v1/models"))["data"][0]["id"]
-        except (ValueError, KeyError, TypeError, IndexError):
-            name = None
-        if not isinstance(name, str):
-            raise BadAnswer(f"{self._transport.base_url}/v1/models lists no model. Look whether it is a vLLM server.")
-        return name
+            return json.loads(content)
+        except ValueError:
+            raise BadAnswer(
+                f"{self.client.base_url}{self._path} answered with invalid JSON: {self.client.message(content)!r}. "
+                "Look whether the address is that of an OpenAI-compatible server."
+            ) from None
+
+    async def _fetch(self, path: str, body: bytes | None = None) -> bytes:
+        """Return the content at a path, with retries until patience ends."""
+        client, delay, failing_since = self.client, _FIRST_DELAY, math.inf
+        while True:
+            try:
+                status, content, _ = await client.exchange(path, body)
+                problem = f"HTTP {status}: {client.message(content)}"
+            except (OSError, httpx2.HTTPError) as error:
+                status, content, problem = None, b"", client.reason(error)
+            now = time.monotonic()
+            if status is not None and status not in _TEMPORARY:
+                self._lost, self._last_answer = False, now
+                break
+            failing_since = min(failing_since, now)
+            if self._lost or now - max(failing_since, self._last_answer) >= self._patience:
+                self._lost = True
+                raise ServerLost(
+                    f"The server at {client.base_url} has answered nothing for {self._patience:g} seconds (last: "
+                    f"{problem}). Look whether it runs and start it again, or be more patient."
+                )
+            client.retries += 1
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+        if status != 200:
+            raise BadAnswer(f"{client.base_url}{path} refused a request with {problem}")
+        return content
 
     def _reply(self, request: Request, answer: Any) -> Reply:
         self._check_boot()
+        if isinstance(answer, Exception):
+            raise answer
         choice = self.only_choice(answer)
         ids, entries = choice.get("token_ids"), choice.get("logprobs")
         logprobs = entries.get("token_logprobs") if isinstance(entries, dict) else None
@@ -298,7 +236,7 @@ class ServerEngine(HTTPEngine):
         if echoed is not None and tuple(echoed) != request.prompt_ids:
             raise self.bad_answer(
                 f"another prompt, of {len(echoed)} tokens, than the one of {len(request.prompt_ids)} that was sent",
-                "Take whatever rewrites prompts out of between, and `truncate_prompt_tokens` out of the extra fields.",
+                "Remove any proxy that rewrites prompts, and leave `truncate_prompt_tokens` out of the extra fields.",
             )
         reason = choice.get("finish_reason")
         if reason not in ("stop", "length"):
@@ -306,5 +244,5 @@ class ServerEngine(HTTPEngine):
                 f"with the finish reason {reason!r}", 'Only "stop" and "length" end a reply; see its log.'
             )
         self._new_tokens += len(ids)
-        version = self.version if request.policy == self._policy else 0
+        version = self.version if request.policy == POLICY else 0
         return Reply(tuple(ids), tuple(map(float, logprobs)), reason, version)

@@ -1,9 +1,9 @@
 """
-LoRA policies side by side in one batch: each row gets the adapter of its own policy, and no weights are ever switched.
+LoRA policies side by side in one batch: each row gets the adapter of its own policy, and weights are never swapped.
 
-An adapter adds `B A x` to what a layer computes. The A's of all policies are stacked and so are the B's, so that two matrix
-products serve every row, and a mask between them leaves each row the ranks of its own policy. On a CPU, where it is arithmetic
-that takes the time, policies with much to compute get products of their own instead.
+An adapter adds `B A x` to the output of a layer. The A's of all policies are stacked, and so are the B's. Two matrix
+products then serve every row, and a mask between them keeps the ranks of the row's own policy. On a CPU, which is
+bound by arithmetic, policies with many positions get products of their own instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
-from trl_spiral.engines.snapshots import fingerprint
+from trl_spiral.engines.adapters import fingerprint
 from trl_spiral.types import POLICY
 
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 BOUND_BY_ARITHMETIC = {"cpu"}
-"""Devices on which rows are better spared the ranks of other policies, at the price of more products."""
+"""Devices on which skipping the ranks of other policies is worth more matrix products."""
 
 Adapter = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-"""A of shape (rank, inputs) and B of shape (outputs, rank), scaling included, by the name of the layer in a `PeftModel`."""
+"""A of shape (rank, inputs) and B of shape (outputs, rank), scaling included, by layer name in a `PeftModel`."""
 
 
 def obstacle(model: PeftModel) -> str | None:
-    """Why a model's adapter cannot stand beside others in a batch; `None` if it can."""
+    """Return the reason why a model's adapter cannot share a batch with others; `None` if it can."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
 
@@ -53,7 +53,7 @@ def obstacle(model: PeftModel) -> str | None:
         if isinstance(module, AuxiliaryTrainingWrapper):
             return f"{name} is trained as a whole"
         if isinstance(module, BaseTunerLayer) and not _is_plain(module):
-            return f"{name} is more than two matrices beside a linear layer"
+            return f"{name} is more than two matrices added to a linear layer"
     if mixing := _layers_that_mix_rows(model):
         return f"{mixing[0]} is given the positions of all rows as one list"
     return None
@@ -61,8 +61,10 @@ def obstacle(model: PeftModel) -> str | None:
 
 def _layers_that_mix_rows(model: PeftModel) -> list[str]:
     """
-    Those with an adapter whose input does not tell rows apart, such as experts: found by a forward pass of 2 rows of 3
-    positions. An expert that none of these is sent to is not found.
+    Return the layers with an adapter whose input does not separate rows, such as experts.
+
+    They are found by a forward pass of 2 rows of 3 positions. An expert that gets none of these positions is not
+    found.
     """
     found: list[str] = []
 
@@ -81,7 +83,7 @@ def _layers_that_mix_rows(model: PeftModel) -> list[str]:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether a PEFT layer computes what its base layer does, plus scaling times B A x. Quantized ones do, too."""
+    """Return whether a PEFT layer only adds scaling times `B A x` to its base layer, which may be quantized."""
     from peft.tuners.lora.layer import LoraLayer
 
     return (
@@ -95,14 +97,14 @@ def _is_plain(layer: Any) -> bool:
 
 
 def lora_layers(model: PeftModel) -> dict[str, Any]:
-    """Layers that have an adapter, by name."""
+    """Return the layers that have an adapter, by name."""
     from peft.tuners.lora.layer import LoraLayer
 
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
 def live_adapter(model: PeftModel) -> Adapter:
-    """The adapter in training, as it is now."""
+    """Return the current weights of the adapter in training."""
     adapter = {}
     for name, layer in lora_layers(model).items():
         (active,) = layer.active_adapters
@@ -115,10 +117,10 @@ def live_adapter(model: PeftModel) -> Adapter:
 
 def read_adapter(folder: Path) -> Adapter:
     """
-    An adapter as `save_pretrained` has written it.
+    Read an adapter that `save_pretrained` has written.
 
     Raises:
-        ValueError: If the folder holds something else, or an adapter that is more than two matrices per layer.
+        ValueError: If the folder holds anything else, or an adapter with more than two matrices per layer.
     """
     from peft.utils.other import get_pattern_key
     from safetensors.torch import load_file
@@ -126,8 +128,8 @@ def read_adapter(folder: Path) -> Adapter:
     config_file, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     if not config_file.is_file() or not weights.is_file():
         raise ValueError(
-            f"{folder} holds no LoRA adapter (adapter_config.json and adapter_model.safetensors), and training is LoRA. "
-            "Give opponents that are whole models an engine of their own."
+            f"{folder} holds no LoRA adapter (adapter_config.json and adapter_model.safetensors), and training is "
+            "LoRA. Give opponents that are whole models their own engine."
         )
     config = json.loads(config_file.read_text())
     tensors = load_file(weights)
@@ -138,19 +140,19 @@ def read_adapter(folder: Path) -> Adapter:
         if b is None or b.shape[1] != len(a):
             raise ValueError(f"{folder} has no B that fits the A of {name}. Remove the snapshot.")
         patterns = config.get("alpha_pattern") or {}
-        # PEFT matches them, which may begin with `^`, with the name of the layer in the base model.
+        # PEFT matches these patterns, which may begin with `^`, with the name of the layer in the base model.
         alpha = patterns.get(get_pattern_key(patterns, name.removeprefix("base_model.model.")), config["lora_alpha"])
         adapter[name] = a, b * (alpha / (math.sqrt(len(a)) if config.get("use_rslora") else len(a)))
     if tensors or config.get("use_dora"):
         odd = next(iter(tensors), "DoRA")
-        raise ValueError(f"{folder} has more than two LoRA matrices per layer ({odd}), and the policy has not.")
+        raise ValueError(f"{folder} has more than two LoRA matrices per layer ({odd}), and the policy does not.")
     return adapter
 
 
 def read_adapters(
     folders: Mapping[str, Path | None], shelf: dict[tuple[Any, ...], Adapter]
 ) -> dict[str, Adapter | None]:
-    """Adapters by policy name. `shelf` holds those that were read the last time and are not read again."""
+    """Read adapters by policy name. `shelf` caches those of the previous call, by fingerprint."""
     prints = {name: None if folder is None else fingerprint(folder) for name, folder in folders.items()}
     found = {
         prints[name]: shelf.get(prints[name]) or read_adapter(Path(folder))
@@ -164,34 +166,34 @@ def read_adapters(
 
 @dataclass(frozen=True)
 class _Stack:
-    """All policies' matrices of one layer."""
+    """Stacked matrices of all policies for one layer."""
 
     a: torch.Tensor  # (all ranks, inputs)
     b: torch.Tensor  # (outputs, all ranks)
 
 
 class _Group(NamedTuple):
-    """Rows that are served by the same two products."""
+    """Rows served by the same two matrix products."""
 
     rows: torch.Tensor
     ranks: slice
-    mask: torch.Tensor | None  # which ranks are a row's own, where it is not all of them
+    mask: torch.Tensor | None  # which ranks belong to a row; `None` if all do
 
 
 class SideBySide:
     """
-    The adapters of several policies, for models that `obstacle` finds nothing wrong with.
+    The adapters of several policies, for models in which `obstacle` finds no problem.
 
-    The model is as it was whenever `installed` has been left: nothing is registered with it, and no module is replaced.
+    On exit from `installed` the model is unchanged: nothing is registered with it, and no module is replaced.
 
     Args:
         model ([`~peft.PeftModel`]):
-            Whose layers they belong to.
+            The model whose layers the adapters change.
         adapters (`Mapping[str, Adapter | None]`):
             Adapters by policy name; `None` for the base model.
 
     Raises:
-        ValueError: If an adapter has a layer that the model's own has not, or of another shape.
+        ValueError: If an adapter has a layer that the model's own adapter lacks, or one of another shape.
     """
 
     def __init__(self, model: PeftModel, adapters: Mapping[str, Adapter | None]) -> None:
@@ -200,7 +202,8 @@ class SideBySide:
         self._rows = 0
         self._groups: list[_Group] = []
         _check(self._layers, adapters)
-        # Every policy has as many columns in every layer, so that one mask does for all: what is missing is zero.
+        # A policy has the same number of columns in every layer, missing ones being zero, so one mask serves all
+        # layers.
         ranks = [max((len(a) for a, _ in (adapter or {}).values()), default=0) for adapter in adapters.values()]
         ends = list(accumulate(ranks))
         self._ranks = [slice(end - rank, end) for rank, end in zip(ranks, ends, strict=True)]
@@ -215,21 +218,21 @@ class SideBySide:
 
     @property
     def policies(self) -> list[str]:
-        """Whose adapters these are."""
+        """Names of the policies."""
         return list(self._places)
 
     def places(self, policies: Sequence[str]) -> torch.Tensor:
-        """What `choose` is told of rows of these policies, of shape (rows,)."""
+        """Return the number of the policy of each row, of shape (rows,), for `choose`."""
         return torch.tensor([self._places[policy] for policy in policies], device=self._owned.device)
 
     def choose(self, places: torch.Tensor, positions: int) -> None:
-        """Says whose rows the next forward pass will see, and how many positions of each."""
+        """Set the policy of each row of the next forward pass, and the number of positions of each row."""
         self._rows = len(places)
         rest = torch.arange(len(places), device=places.device)
         self._groups = []
         if places.device.type in BOUND_BY_ARITHMETIC:
-            # A single position of a few rows is too little to be worth products of its own: only the most frequent policy
-            # gets them then.
+            # One position of a few rows is too little work for separate products: then only the most frequent policy
+            # gets them.
             apart = places.unique().tolist() if positions > 1 else [int(places.mode().values)]
             for place in apart:
                 rows = (places == place).nonzero()[:, 0]
@@ -240,7 +243,7 @@ class SideBySide:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within it, the model computes each row with the adapter that was chosen for it."""
+        """Inside, the model computes each row with the adapter that `choose` has set for it."""
         before = {name: vars(layer).get("forward") for name, layer in self._layers.items()}
         try:
             for name, layer in self._layers.items():
@@ -255,11 +258,11 @@ class SideBySide:
                     vars(layer)["forward"] = before[name]
 
     def _forward(self, base: nn.Module, stack: _Stack, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        assert self._rows, "nobody has said whose rows these are"
+        assert self._rows, "`choose` has not set the policies of these rows"
         if x.dim() != 3 or len(x) != self._rows:
             raise ValueError(
-                f"A layer with an adapter is given a tensor of shape {tuple(x.shape)} for {self._rows} rows, so that it "
-                "cannot be told whose positions are whose. Leave this layer out of `target_modules`."
+                f"A layer with an adapter is given a tensor of shape {tuple(x.shape)} for {self._rows} rows, so its "
+                "positions cannot be assigned to rows. Leave this layer out of `target_modules`."
             )
         result = base(x, *args, **kwargs)
         x = x.to(stack.a.dtype)
@@ -290,12 +293,12 @@ def _check(layers: Mapping[str, Any], adapters: Mapping[str, Adapter | None]) ->
             layer = layers.get(name)
             if layer is None:
                 raise ValueError(
-                    f"The adapter of {policy!r} changes {name}, and the one in training does not. Give both the same "
-                    "`target_modules`."
+                    f"The adapter of {policy!r} changes {name}, and the one in training does not. Give both the "
+                    "same `target_modules`."
                 )
             if a.dim() < 2 or (a.shape[1], len(b)) != (layer.in_features, layer.out_features):
                 whose = "is sharded" if policy == POLICY else "belongs to another model"
                 raise ValueError(
-                    f"The adapter of {policy!r} {whose}: for {name} it has {tuple(a.shape)} and {tuple(b.shape)}, and the "
-                    f"layer takes {layer.in_features} inputs to {layer.out_features} outputs."
+                    f"The adapter of {policy!r} {whose}: for {name} it has {tuple(a.shape)} and {tuple(b.shape)}, and "
+                    f"the layer maps {layer.in_features} inputs to {layer.out_features} outputs."
                 )

@@ -1,4 +1,4 @@
-"""How many sequences fit into an accelerator's memory beside the model."""
+"""Number of sequences that fit into an accelerator's memory next to the model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SHARE = 0.6
-"""Share of the free memory that the cache may take. The rest is for activations, and for copies as rows come and go."""
+"""Share of the free memory for the cache. The rest is for activations, and for copies as rows come and go."""
 
 
 def rows_that_fit(model: PreTrainedModel, tokens: int, most: int) -> int:
     """
-    Sequences whose keys and values fit into what is free on the model's device.
+    Return how many sequences have keys and values that fit into the free memory of the model's device.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -24,7 +24,7 @@ def rows_that_fit(model: PreTrainedModel, tokens: int, most: int) -> int:
         tokens (`int`):
             Length of each sequence, prompt and reply.
         most (`int`):
-            Never more than this; on a CPU, always this.
+            Upper limit; on a CPU, the result.
 
     Returns:
         `int`: At least 1.

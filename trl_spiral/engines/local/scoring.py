@@ -1,4 +1,4 @@
-"""Exact probabilities of given replies, by scoring their tokens instead of sampling them."""
+"""Exact probabilities of given replies, from the scores of their tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LOGITS = 2**27
-"""Logits of a batch: 1 GiB as float64. A vocabulary of 150,000 would otherwise take more than a GPU's memory."""
+"""Logits of a batch: 1 GiB in float64. With a vocabulary of 150,000, larger batches exceed the memory of a GPU."""
 
 
 @torch.no_grad()
@@ -27,20 +27,20 @@ def reply_logprobs(
     floor: float = -math.inf,
 ) -> torch.Tensor:
     """
-    Log-probability of each whole reply after its prompt, at several temperatures at once.
+    Compute the log-probability of each whole reply after its prompt, at several temperatures at once.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
-            The model; left in evaluation mode or not as it was.
+            The model. Its training mode is restored.
         prompts, replies (`Sequence[Sequence[int]]`):
-            Token ids, one pair a row. A reply's end-of-turn token belongs to it.
+            Token ids, one pair per row. A reply includes its end-of-turn token.
         temperatures (`Sequence[float]`):
             Each above zero.
         batch_size (`int`, defaults to `512`):
-            Rows a forward pass, or fewer where the vocabulary is large.
+            Rows per forward pass; fewer if the vocabulary is large.
         floor (`float`, defaults to no floor):
-            A reply whose first token is less likely than this, in nats, at every temperature gets that token's
-            log-probability, which is an upper bound, without the cost of scoring the rest.
+            Threshold in nats. If the first token of a reply is less likely at every temperature, the rest is not
+            scored, and the result is the log-probability of that token, an upper bound.
 
     Returns:
         `torch.Tensor` of shape (rows, temperatures): In nats, float64, on the CPU.
@@ -52,7 +52,7 @@ def reply_logprobs(
     if floor > -math.inf:
         _score_first_tokens(model, prompts, replies, temperatures, batch_size, result)
         likely = (result.max(-1).values >= floor).nonzero()[:, 0].tolist()
-    # Rows of like length share a batch, so that little is padding.
+    # Rows of similar length share a batch, to save padding.
     order = sorted(likely, key=lambda row: len(prompts[row]) + len(replies[row]))
     batch_size = _rows_that_fit(model, batch_size, columns=max(map(len, replies), default=0) + 1)
     for start in range(0, len(order), batch_size):
@@ -88,7 +88,7 @@ def _score_first_tokens(
     batch_size: int,
     result: torch.Tensor,
 ) -> None:
-    """Fills `result` with the log-probability of each reply's first token. A prompt is run once for all of its replies."""
+    """Fill `result` with the log-probability of each reply's first token. Each prompt is read only once."""
     rows_of: dict[tuple[int, ...], list[int]] = {}
     for row, prompt in enumerate(prompts):
         rows_of.setdefault(tuple(prompt), []).append(row)
@@ -112,5 +112,5 @@ def _score_first_tokens(
 
 
 def _rows_that_fit(model: PreTrainedModel, batch_size: int, columns: int) -> int:
-    """Rows of a batch whose logits, at `columns` positions, are no more than `_MOST_LOGITS`."""
+    """Return the rows of a batch whose logits, at `columns` positions, are at most `_MOST_LOGITS`."""
     return max(1, min(batch_size, _MOST_LOGITS // (columns * model.config.get_text_config().vocab_size)))

@@ -1,4 +1,4 @@
-"""A second copy of the model, for opponents that cannot share a batch with the policy: one at a time, never trained."""
+"""A second copy of the model, never trained, for opponents that cannot share a batch with the policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.distributed.tensor import DTensor
 
-from trl_spiral.engines.snapshots import check_base
+from trl_spiral.engines.adapters import check_base
 
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 class FrozenCopy:
     """
-    A model like another, with the weights of whichever snapshot was loaded last.
+    A copy of a model, with the weights of the snapshot that was loaded last.
 
-    Of a LoRA model only the adapter is copied; the frozen tensors below are the very same.
+    For a LoRA model only the adapter is copied, and the frozen tensors are shared.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The policy, unwrapped, and between two steps of training.
+            The policy, unwrapped, between two steps of training.
 
     Raises:
         ValueError: If its weights are sharded.
@@ -36,33 +36,34 @@ class FrozenCopy:
     def __init__(self, model: PreTrainedModel) -> None:
         if any(_is_sharded(parameter) for parameter in model.parameters()):
             raise ValueError(
-                "The weights are sharded (ZeRO-3 or FSDP), and opponents that cannot share a batch with the policy need a "
-                "whole second copy of them. Train plain LoRA, or let vLLM generate."
+                "The weights are sharded (ZeRO-3 or FSDP), and opponents that cannot share a batch with the policy "
+                "need a whole second copy of them. Train plain LoRA, or let vLLM generate."
             )
         self._is_peft = is_peft_model(model)
         frozen = [p for p in model.parameters() if not p.requires_grad] if self._is_peft else []
         memo = {id(tensor): tensor for tensor in [*frozen, *(model.buffers() if self._is_peft else ())]}
         self.model = copy.deepcopy(model, memo).eval()
         for module in self.model.modules():
-            # TRL's fused loss is a `forward` that remembers the model it was made for, and would compute with its weights.
+            # TRL's fused loss is a `forward` bound to the original model, and would compute with its weights.
             vars(module).pop("forward", None)
         self._freeze()
 
     def load(self, folder: Path | None) -> None:
         """
-        Puts a snapshot's weights in place.
+        Load the weights of a snapshot.
 
         Args:
             folder (`Path`, *optional*):
-                As `save_pretrained` wrote it: an adapter where the model has one, else whole weights. `None` for a LoRA
-                model without its adapter.
+                Folder that `save_pretrained` wrote: an adapter if the model has one, else whole weights. `None` for a
+                LoRA model without its adapter.
 
         Raises:
-            ValueError: If the folder's tensors are not exactly the model's, or if there is no base model any more.
+            ValueError: If the names and shapes of the tensors differ from the model's, or training has changed the
+                base model.
         """
         if not self._is_peft:
             if folder is None:
-                raise ValueError("Only LoRA leaves the base model intact. Give its folder, as for any other snapshot.")
+                raise ValueError("Only LoRA leaves the base model intact. Pass a folder, as for any other snapshot.")
             _load_whole(self.model, folder)
         elif folder is None:
             check_base(self.model.peft_config[self.model.active_adapter])
@@ -73,7 +74,7 @@ class FrozenCopy:
         self._freeze()
 
     def _freeze(self) -> None:
-        # Among them are the shared tensors, which PEFT would unfreeze as it disables modules that are trained as a whole.
+        # This includes shared tensors, which PEFT unfreezes when it disables modules that are trained as a whole.
         self.model.requires_grad_(False)
 
 
@@ -108,7 +109,7 @@ def _load_adapter(model: Any, folder: Path) -> None:
 
 
 def _places(folder: Path, stem: str) -> dict[str, tuple[Path, list[int]]]:
-    """File and shape of every tensor that a folder holds."""
+    """Return file and shape of every tensor in a folder."""
     from safetensors import safe_open
 
     index = Path(folder) / f"{stem}.safetensors.index.json"
@@ -119,8 +120,8 @@ def _places(folder: Path, stem: str) -> dict[str, tuple[Path, list[int]]]:
     for path in [Path(folder) / name for name in sorted(files)]:
         if not path.is_file():
             raise ValueError(
-                f"{folder} has no {path.name}. A snapshot is what `save_pretrained` writes: an adapter where training is "
-                "LoRA, else whole weights. Remove it from the pool, or give opponents of another kind an engine of their own."
+                f"{folder} has no {path.name}. A snapshot is what `save_pretrained` writes: an adapter if training is "
+                "LoRA, else whole weights. Remove it from the pool, or give other opponents their own engine."
             )
         with safe_open(path, "pt") as stored:
             places |= {name: (path, stored.get_slice(name).get_shape()) for name in stored.keys()}
@@ -133,15 +134,15 @@ def _compare(
     problem = f"lacks {missing}" if missing else None
     for name, shape in shapes.items():
         if name not in mine:
-            problem = f"holds {name}, which the model has not"
+            problem = f"holds {name}, which the model lacks"
         elif list(mine[name].shape) != shape:
-            problem = f"holds {name} of shape {shape}, and the model's is {list(mine[name].shape)}"
+            problem = f"holds {name} of shape {shape}, and the model's shape is {list(mine[name].shape)}"
     if problem:
         raise ValueError(f"The snapshot in {folder} is of another model: it {problem}. Remove it from the pool.")
 
 
 def _tensors(places: Mapping[str, tuple[Path, list[int]]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """One tensor after the other."""
+    """Yield tensors one at a time, by name."""
     from safetensors import safe_open
 
     for path in dict.fromkeys(path for path, _ in places.values()):

@@ -1,4 +1,4 @@
-"""The strategy of a model at hand, in a game that is small enough to ask it everything."""
+"""The exact strategy of a local model in a small game."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NEGLIGIBLE = -18.0
-"""In nats: 1.5e-8 a reply, so less than 1e-6 over all replies at a decision."""
+"""In nats: a probability of 1.5e-8 per reply, so less than 1e-6 over all replies at a decision."""
 
 
 def language_model_strategy(
     model: PreTrainedModel, renderer: PromptRenderer, game: str | Dealt, temperatures: Sequence[float] = (1.0,)
 ) -> list[MoveProbabilities]:
     """
-    What a model does at every information state of a game, exactly: by the probability of each legal move's tokens.
+    Compute the probability of each legal move at every information state of a game, from the move's tokens.
 
-    For a model whose replies are moves and nothing else; one that reasons first is asked through an engine, by
+    For a model whose replies are bare moves. For a model that reasons first, sample replies through an engine with
     [`~evaluation.exact.strategies.sampled_moves`].
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
-            The model; left in evaluation mode or not as it was.
+            The model. Its training mode is restored.
         renderer ([`~text.prompts.PromptRenderer`]):
             Its prompts.
         game (`str` or [`~games.Dealt`]):
-            What is played: see [`~evaluation.exact.tree.game_tree`].
+            The game: see [`~evaluation.exact.tree.game_tree`].
         temperatures (`Sequence[float]`, defaults to `(1.0,)`):
             Each above zero.
 
     Returns:
-        `list[MoveProbabilities]`: One for each temperature. `.nash_conv` grades it, `.illegal` is what it spends on illegal
-        replies, and `.strategy` is it without those.
+        `list[MoveProbabilities]`: One for each temperature, with its `.nash_conv`, its probability of `.illegal`
+        replies, and its `.strategy` without them.
     """
 
     def score(prompts: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -1,8 +1,8 @@
 """
 Generation with a vLLM engine in this process, driven request by request.
 
-vLLM's own `generate` takes a list of prompts and returns when the last of them is done, which makes every turn of a
-hundred games wait for the longest reply. Here requests go in as games ask, and come out as they are finished.
+vLLM's own `generate` takes a list of prompts and returns when all of them are done, so every turn of a hundred games
+would wait for the longest reply. Here requests enter as games send them, and replies leave as they are finished.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trl_spiral.engines.sampling import legal_reply, sampling_fields
-from trl_spiral.engines.snapshots import fingerprint
-from trl_spiral.engines.swapping import SWITCHES
+from trl_spiral.engines.adapters import fingerprint
+from trl_spiral.engines.policies import SWITCHES
 from trl_spiral.engines.vllm.lora import adapter_of_zeros
+from trl_spiral.engines.vllm.sampling import legal_reply, sampling_fields
 from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
@@ -30,9 +30,8 @@ class VLLMEngine:
     """
     Answers requests through a [`vllm.LLM`] of this process.
 
-    Log-probabilities are those that vLLM reports. With `logprobs_mode="processed_logprobs"`, as TRL sets it, they are of the
-    distribution that was sampled from: temperature applied, and filtered by top-k, top-p, min-p and a constraint to
-    legal moves where there are any.
+    Log-probabilities are those that vLLM reports. With `logprobs_mode="processed_logprobs"`, as TRL sets it, they
+    refer to the sampled distribution: after temperature, top-k, top-p, min-p and any constraint to legal moves.
 
     Args:
         llm ([`vllm.LLM`]):
@@ -42,9 +41,9 @@ class VLLMEngine:
         options (`Mapping[str, Any]`, *optional*):
             More parameters of [`vllm.SamplingParams`], for every request. A request's own sampling overrides them.
         adapters (`Mapping[str, str | Path | None]`, *optional*):
-            Folders of LoRA adapters by policy name, and `None` for the engine's own weights without any, as `POLICY` has
-            where it is not named. All share batches. vLLM decodes `max_loras` of them at once: the requests of any more
-            wait until a slot is free, and what is waited for is read from its folder again.
+            Folders of LoRA adapters by policy name; `None` for the engine's own weights without an adapter (the
+            default of `POLICY`). All share batches. vLLM decodes `max_loras` adapters at once. Requests of further
+            adapters wait for a free slot, into which vLLM reads the adapter again.
     """
 
     _ids = count()
@@ -70,24 +69,25 @@ class VLLMEngine:
 
     def add(self, ticket: int, request: Request) -> None:
         """
-        Takes a request.
+        Accept a request.
 
         Raises:
-            ValueError: If it names a policy whose weights this engine does not hold, or its prompt is empty or leaves no
-                room for a reply.
+            ValueError: If this engine does not hold the weights of its policy, or its prompt is empty or leaves no
+            room
+                for a reply.
         """
         if request.policy not in self._adapters:
             raise ValueError(
-                f"A request names the policy {request.policy!r}, and this engine holds {sorted(self._adapters)}. Pass its "
-                "adapter."
+                f"A request names the policy {request.policy!r}, and this engine holds {sorted(self._adapters)}. Pass "
+                "its adapter."
             )
         longest = self._engine.model_config.max_model_len
         if not 0 < len(request.prompt_ids) < longest:
             raise ValueError(
-                f"A prompt of {len(request.prompt_ids)} tokens must have at least one and leave room for a reply in the "
-                f"engine's {longest}. Raise `vllm_max_model_length`, or let the game show less."
+                f"A prompt of {len(request.prompt_ids)} tokens must have at least one and leave room for a reply in "
+                f"the engine's {longest}. Raise `vllm_max_model_length`, or shorten the game's observations."
             )
-        # vLLM keeps request ids for as long as the engine lives, so a ticket alone would not do.
+        # vLLM never forgets a request id while the engine exists, and tickets may be used again.
         name = f"{next(self._ids)}"
         self._tickets[name] = ticket
         self._requests[ticket] = name, request
@@ -99,7 +99,7 @@ class VLLMEngine:
         )
 
     def step(self) -> list[tuple[int, Reply]]:
-        """Decodes until at least one request is finished."""
+        """Decode until at least one request is finished."""
         finished: list[tuple[int, Reply]] = []
         while not finished:
             self._steps += 1
@@ -111,16 +111,18 @@ class VLLMEngine:
         return finished
 
     def abort(self, tickets: Sequence[int]) -> None:
-        """Forgets requests."""
+        """Drop requests."""
         names = [self._forget(ticket)[0] for ticket in tickets if ticket in self._requests]
         if names:
             self._engine.abort_request(names)
 
     def metrics(self) -> dict[str, float]:
         """
-        Since last asked: `new_tokens`, `running` (mean requests in the engine per decoding step) and `cached_prompt_share`
-        (share of prompt tokens that the prefix cache spared). Where there are several policies, also `weight_switches`:
-        none, since they are side by side.
+        Return metrics of the work since the last call.
+
+        `new_tokens`, `running` (mean requests in the engine per decoding step) and `cached_prompt_share` (share of
+        prompt tokens found in the prefix cache). With several policies also `weight_switches`, which is 0 for
+        adapters.
         """
         metrics = {
             "new_tokens": float(self._new_tokens),
@@ -145,8 +147,8 @@ class VLLMEngine:
         if len(entries) != len(tokens) or not tokens or completion.finish_reason not in ("stop", "length"):
             raise RuntimeError(
                 f"vLLM answered with {len(tokens)} tokens and {len(entries)} log-probabilities (finish reason "
-                f"{completion.finish_reason!r}). There must be one for each token, at least one token, and an end of its "
-                "own: vLLM's log says what went wrong."
+                f"{completion.finish_reason!r}). It must return at least one token, one log-probability for "
+                "each, and the finish reason `stop` or `length`. See vLLM's log."
             )
         self._new_tokens += len(tokens)
         self._prompt_tokens += len(request.prompt_ids)
@@ -159,7 +161,7 @@ class VLLMEngine:
         )
 
     def _sampling_params(self, request: Request) -> SamplingParams:
-        """vLLM's form of a request's sampling: a copy, since each request has a seed of its own."""
+        """Return vLLM's parameters for a request: a copy, because each request has its own seed."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -170,10 +172,10 @@ class VLLMEngine:
                     **self._options,
                     **sampling_fields(sampling),
                     "logprobs": 0,
-                    # Text is made from a reply's tokens once, by whoever reads it, unless vLLM must look for stop texts.
+                    # The player decodes the reply. vLLM does so only to find stop strings.
                     "detokenize": bool(sampling.stop),
                     "output_kind": RequestOutputKind.FINAL_ONLY,
-                    "skip_clone": True,  # each request gets a copy of its own, so vLLM need not make another
+                    "skip_clone": True,  # each request gets its own copy here
                 }
             )
         params = copy.copy(self._params[sampling])
@@ -190,14 +192,14 @@ def _structured_outputs(**kwargs: Any) -> Any:
 
 
 def _lora_requests(adapters: Mapping[str, str | Path | None]) -> dict[str, LoRARequest | None]:
-    """Adapters as vLLM takes them, by policy name."""
+    """Return vLLM's descriptions of adapters, by policy name."""
     folders = [folder for folder in adapters.values() if folder is not None]
     none = lora_request("zeros", adapter_of_zeros(folders[0])) if folders and _is_on_cpu() else None
     return {name: none if folder is None else lora_request(name, folder) for name, folder in adapters.items()}
 
 
 def _is_on_cpu() -> bool:
-    """Whether rows without an adapter need one of zeros: vLLM 0.31 gives them that of the last slot, once all are taken."""
+    """Return whether rows without an adapter need one of zeros, because vLLM 0.31 may give them the last slot's."""
     from vllm.platforms import current_platform
 
     on_cpu: bool = current_platform.is_cpu()
@@ -205,7 +207,7 @@ def _is_on_cpu() -> bool:
 
 
 def lora_request(policy: str, folder: str | Path) -> LoRARequest:
-    """One adapter, always under the same number and name: vLLM keeps what it once loaded, or computed, under them."""
+    """Return vLLM's description of an adapter. Equal folders get equal numbers and names, by which vLLM caches."""
     return _lora_request(f"{policy}-{fingerprint(folder)}", str(folder))
 
 
@@ -221,16 +223,16 @@ _lora_numbers = count(1)
 
 def load_weights(llm: LLM, folder: str | Path) -> None:
     """
-    Puts whole weights in place of those that a vLLM of this process holds, and drops what was computed with them.
+    Load whole weights into a vLLM engine of this process, and drop what was computed with the old ones.
 
     Args:
         llm ([`vllm.LLM`]):
             The engine, without requests in flight.
         folder (`str` or `Path`):
-            What `save_pretrained` wrote.
+            Folder that `save_pretrained` wrote.
 
     Raises:
-        ValueError: If the weights are not those of such a model, each and every one.
+        ValueError: If the names or shapes of the weights differ from the model's.
         RuntimeError: If vLLM does not drop its prefix cache.
     """
     model = llm.llm_engine.model_executor.driver_worker.model_runner.model
@@ -239,21 +241,22 @@ def load_weights(llm: LLM, folder: str | Path) -> None:
         loaded = model.load_weights(_tensors(folder))
         if missing := {name for name, _ in model.named_parameters()} - loaded:
             problem = f"`{min(missing)}` is missing"
-    except (KeyError, ValueError, RuntimeError, AssertionError) as error:  # what vLLM's loaders raise, each its own
+    except (KeyError, ValueError, RuntimeError, AssertionError) as error:  # each of vLLM's loaders raises another
         problem = f"{type(error).__name__}: {error}"
     if problem:
         raise ValueError(
-            f"The weights in {folder} do not fit the model that vLLM runs ({problem}). Take the snapshot out of the pool."
+            f"The weights in {folder} do not fit the model that vLLM runs ({problem}). Take the snapshot out of the "
+            "pool."
         )
     if not llm.reset_prefix_cache():
         raise RuntimeError(
             "vLLM declined to drop its prefix cache after its weights had changed, as it does while requests are in "
-            "flight. Let nobody else use the engine during training."
+            "flight. Do not use the engine for anything else during training."
         )
 
 
 def _tensors(folder: str | Path) -> Iterator[tuple[str, Any]]:
-    """One by one, by name."""
+    """Yield the tensors of a folder one at a time, by name."""
     from safetensors import safe_open
 
     for file in sorted(Path(folder).glob("*.safetensors")):

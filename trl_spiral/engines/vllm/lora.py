@@ -1,4 +1,4 @@
-"""LoRA adapters as vLLM takes them: which it can serve, where it reads them, and how a server is given them."""
+"""LoRA adapters for vLLM: checks that it can serve them, files that it reads, and loading into a server."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ import httpx2
 import torch
 from safetensors.torch import load_file, save_file
 
-from trl_spiral.engines.http.client import Received
-from trl_spiral.engines.http.retrying import PatientTransport
-from trl_spiral.engines.snapshots import INTACT, fingerprint
+from trl_spiral.engines.adapters import INTACT, fingerprint
+from trl_spiral.engines.http.client import Client, Received
 from trl_spiral.files import replacing
 from trl_spiral.text.printable import reported
 
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""What `save_pretrained` calls the files of an adapter."""
+"""File names that `save_pretrained` gives an adapter."""
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM takes as its largest rank. https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/config/lora.py#L26"""
+"""Values of vLLM's `max_lora_rank`. https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/config/lora.py#L26"""
 
 TIMEOUT = 120.0
-"""Seconds that a server may take to answer. It reads an adapter in less than one, and may have a long step to finish first."""
+"""Seconds that a server may take to answer. Reading an adapter takes less than one, but a long step may come first."""
 
-_OURS = "trl_spiral-"  # how the names of all that we load into a server begin
+_OURS = "trl_spiral-"  # prefix of the names of all adapters that we load into a server
 
 
 def check_lora_config(config: Any, whose: str = "in training") -> None:
     """
-    What vLLM 0.31 would refuse, or serve as something else without a word: it reads a rank and an alpha for the whole
-    adapter, and nothing but pairs of low-rank matrices.
+    Check that vLLM 0.31 can serve an adapter next to others, and does not silently serve something else.
+
+    It reads one rank and one alpha for the whole adapter, and only pairs of low-rank matrices.
 
     Args:
         config ([`~peft.PeftConfig`]):
-            Of an adapter.
+            Configuration of the adapter.
         whose (`str`, defaults to `"in training"`):
-            Which adapter that is.
+            Words for the adapter in the error message.
 
     Raises:
-        ValueError: If vLLM cannot serve such an adapter beside others.
+        ValueError: If vLLM cannot serve such an adapter.
     """
     init = getattr(config, "init_lora_weights", True)
     problems = {
-        "it is no LoRA": str(config.peft_type).rpartition(".")[2] != "LORA",
+        "it is not LoRA": str(config.peft_type).rpartition(".")[2] != "LORA",
         "`use_dora`": getattr(config, "use_dora", False),
         "`modules_to_save`": getattr(config, "modules_to_save", None),
         "`bias`": getattr(config, "bias", "none") != "none" or getattr(config, "lora_bias", False),
@@ -66,38 +66,42 @@ def check_lora_config(config: Any, whose: str = "in training") -> None:
         "`target_parameters`": getattr(config, "target_parameters", None),
         "`trainable_token_indices`": getattr(config, "trainable_token_indices", None),
         "`layer_replication`": getattr(config, "layer_replication", None),
-        # These change the weights below the adapter, so that nothing else fits on them.
+        # These change the weights below the adapter, which other adapters need unchanged.
         f"`init_lora_weights={init!r}`": init not in INTACT,
         f"a rank of {getattr(config, 'r', 0)}, above {RANKS[-1]}": getattr(config, "r", 0) > RANKS[-1],
     }
     found = [problem for problem, present in problems.items() if present]
     if found:
         raise ValueError(
-            f"vLLM cannot serve the adapter {whose} beside others ({', '.join(found)}). Use plain LoRA, or generate with "
-            "transformers: `use_vllm=False`."
+            f"vLLM cannot serve the adapter {whose} next to others ({', '.join(found)}). Use plain LoRA, or generate "
+            "with transformers: `use_vllm=False`."
         )
 
 
 def check_adapter(folder: str | Path) -> None:
-    """As `check_lora_config`, of an adapter in a folder."""
+    """Apply `check_lora_config` to the adapter in a folder."""
     config = json.loads((Path(folder) / CONFIG).read_text())
     check_lora_config(SimpleNamespace(**config), f"in {folder}")
 
 
 def largest_rank(rank: int) -> int:
-    """The smallest `max_lora_rank` of vLLM's that holds adapters of this rank."""
+    """Return the smallest `max_lora_rank` of vLLM for adapters of this rank."""
     return next(known for known in RANKS if known >= rank)
 
 
 def is_adapter(folder: str | Path) -> bool:
-    """Whether a folder holds an adapter, rather than whole weights."""
+    """Return whether a folder holds an adapter, not whole weights."""
     return (Path(folder) / CONFIG).is_file()
 
 
 @cache
 def scratch_folder() -> Path:
-    """A folder of this process alone, gone with it, or with the next on this machine if it is killed. `TMPDIR` says where."""
-    # With the machine's name: processes of others may write to the same place.
+    """
+    Return a folder of this process in `TMPDIR`.
+
+    It is removed at exit, or after a kill by the next process on this machine.
+    """
+    # With the name of the machine, because other machines may share `TMPDIR`.
     ours = f"trl_spiral_{socket.gethostname()}_"
     _sweep(ours)
     folder = Path(tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}_"))
@@ -106,10 +110,10 @@ def scratch_folder() -> Path:
 
 
 def _sweep(prefix: str) -> None:
-    """Removes what processes have left behind that were killed."""
+    """Remove the folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix)}*"):
         pid = folder.name.removeprefix(prefix).partition("_")[0]
-        with suppress(FileNotFoundError):  # another process sweeps at the same time
+        with suppress(FileNotFoundError):  # if another process removes it at the same time
             if pid.isdecimal() and folder.stat().st_uid == os.getuid() and not _lives(int(pid)):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -119,27 +123,26 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's by now
+    except PermissionError:  # a process of another user
         return True
     return True
 
 
-def save_adapter(model: Any, folder: Path) -> Path:
+def save_active_adapter(model: Any, folder: Path) -> Path:
     """
-    Writes the adapter that a model has active as `save_pretrained` would, so that the folder is there only once it is
-    whole.
+    Save the active adapter of a model as `save_pretrained` does. The folder appears only when it is complete.
 
     Args:
         model ([`~peft.PeftModel`]):
-            Its parameters must be whole: gathered, where they are sharded.
+            The model. Sharded parameters must be gathered.
         folder (`Path`):
-            Where to; must not exist.
+            Folder to create.
 
     Returns:
         `Path`: The folder.
 
     Raises:
-        ValueError: If more than pairs of low-rank matrices are trained.
+        ValueError: If anything but pairs of low-rank matrices is trained.
     """
     from peft import get_peft_model_state_dict
 
@@ -147,8 +150,8 @@ def save_adapter(model: Any, folder: Path) -> Path:
     tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     if strange := [key for key in tensors if not re.search(r"\.lora_[AB]\.weight$", key)]:
         raise ValueError(
-            f"vLLM cannot serve an adapter with `{strange[0]}` beside others. Train linear layers alone, or "
-            "generate with transformers: `use_vllm=False`."
+            f"vLLM cannot serve an adapter with `{strange[0]}` next to others. Train linear layers only, or generate "
+            "with transformers: `use_vllm=False`."
         )
     with replacing(folder) as partial:
         partial.mkdir()
@@ -158,7 +161,7 @@ def save_adapter(model: Any, folder: Path) -> Path:
 
 
 def adapter_of_zeros(like: str | Path) -> Path:
-    """Folder of an adapter that changes nothing, shaped like another; gone with the process."""
+    """Return the folder of an adapter of zeros with the shapes of another. It is removed at exit."""
     config = (Path(like) / CONFIG).read_bytes()
     folder = scratch_folder() / f"zeros-{hashlib.blake2b(config, digest_size=8).hexdigest()}"
     if not folder.exists():
@@ -171,26 +174,26 @@ def adapter_of_zeros(like: str | Path) -> Path:
 
 def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, str]:
     """
-    Sees to it that a vLLM server holds these adapters, and none of ours besides.
+    Load these adapters into a vLLM server, and unload all other adapters of ours.
 
-    What it holds is asked, never remembered: it may have been started again since, or have served a run that was killed.
+    The server is asked for its adapters each time: it may have restarted, or have served a run that was killed.
 
     Args:
         base_url (`str`):
-            Where the server is, without `/v1`.
+            Address of the server, without `/v1`.
         folders (`Mapping[str, Path]`):
-            Of adapters, by policy name. The server must be able to read them.
+            Folders of adapters by policy name. The server must be able to read them.
 
     Returns:
-        `dict[str, str]`: What the server calls each, by policy name.
+        `dict[str, str]`: The server's names of the adapters, by policy name.
 
     Raises:
-        RuntimeError: If the server does not take one, or does not answer.
+        RuntimeError: If the server does not accept an adapter, or does not answer.
     """
-    # vLLM never looks again what a path holds, so a folder that is written again needs another name.
+    # vLLM caches adapters by name, so a folder that is written again needs another name.
     names = {policy: f"{_OURS}{policy}-{fingerprint(folder)}" for policy, folder in folders.items()}
-    # TRL's own session tries again after an error of the server, and never shows its message.
-    with closing(PatientTransport(base_url, timeout=TIMEOUT)) as server:
+    # TRL's own session retries after an error of the server, and hides its message.
+    with closing(Client(base_url, timeout=TIMEOUT)) as server:
         try:
             models = server.request("/v1/models")
             _check(server, models, f"The server at {base_url} does not list its adapters")
@@ -213,9 +216,7 @@ def load_into_server(base_url: str, folders: Mapping[str, Path]) -> dict[str, st
     return names
 
 
-def _check(
-    server: PatientTransport, answer: Received, what: str, remedy: str = "See its log, and start it again."
-) -> None:
+def _check(server: Client, answer: Received, what: str, remedy: str = "See its log, and start it again.") -> None:
     if answer.status >= 400:
         raise RuntimeError(f"{reported(what)} (HTTP {answer.status}: {server.message(answer.content)}). {remedy}")
 
@@ -223,7 +224,7 @@ def _check(
 def _remedy(folder: Path) -> str:
     rank = json.loads((folder / CONFIG).read_text())["r"]
     return (
-        "Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora "
-        f"--max-lora-rank {largest_rank(rank)} --max-loras` as many as there may be opponents and two more, and let it "
-        "read that folder: `TMPDIR` says where the policy's own is."
+        "Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` and with `--enable-lora --max-lora-rank "
+        f"{largest_rank(rank)} --max-loras N`, where N is the largest number of opponents plus 2, and let it read "
+        "that folder. The adapter in training is in `TMPDIR`."
     )

@@ -1,11 +1,11 @@
-"""What engines know of a snapshot's folder."""
+"""Fingerprints of adapters, and the check of their base model."""
 
 import os
 
 import pytest
 from peft import LoraConfig
 
-from trl_spiral.engines.snapshots import check_base, fingerprint
+from trl_spiral.engines.adapters import check_base, fingerprint
 
 
 class TestFingerprint:
@@ -28,7 +28,7 @@ class TestFingerprint:
 
 class TestBase:
     @pytest.mark.parametrize("init", [True, False, "gaussian", "orthogonal"])
-    def test_is_what_training_started_from(self, init):
+    def test_is_intact_with_plain_lora(self, init):
         check_base(LoraConfig(init_lora_weights=init))
 
     @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ class TestBase:
         ],
         ids=str,
     )
-    def test_is_gone_where_something_was_taken_out_of_it(self, changes, complaint):
+    def test_is_refused_if_training_has_changed_it(self, changes, complaint):
         with pytest.raises(ValueError, match=complaint):
             check_base(LoraConfig(**changes))

@@ -1,4 +1,4 @@
-"""What engines of every kind must know of the folder of a snapshot."""
+"""LoRA adapters, for engines of every kind: fingerprints of their folders, and whether their base model is intact."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 INTACT = (True, False, "gaussian", "eva", "orthogonal")
 """
-Values of PEFT's `init_lora_weights` that leave the weights below the adapter as they were. Any other takes something out of
-them, so that without that adapter they are nobody's.
+Values of PEFT's `init_lora_weights` that leave the base weights unchanged. Any other moves part of them into the
+adapter, so the model without the adapter is not the one that training started from.
 """
 
 
 def fingerprint(folder: str | Path) -> str:
-    """Differs from folder to folder, and from one writing of it to the next."""
+    """Return a digest of a folder that changes with its path and whenever its weights are written again."""
     folder = Path(folder).absolute()
     files = [*sorted(folder.glob("*.safetensors")), *folder.glob("adapter_config.json")]
     written = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
@@ -24,18 +24,20 @@ def fingerprint(folder: str | Path) -> str:
 
 def check_base(config: Any) -> None:
     """
+    Check that the model without its adapter is the one that training started from.
+
     Args:
         config ([`~peft.PeftConfig`]):
-            Of the adapter in training.
+            Configuration of the adapter in training.
 
     Raises:
-        ValueError: If the model without that adapter is not the one that training started from.
+        ValueError: If it is not.
     """
     if getattr(config, "bias", "none") != "none":
         raise ValueError("The biases of the base model are trained, so it is no opponent any more. Use `bias='none'`.")
     init = getattr(config, "init_lora_weights", True)
     if init not in INTACT:
         raise ValueError(
-            f"`init_lora_weights={init!r}` changes the weights below the adapter, so that without it they are no opponent. "
-            "Use the default, or play against a snapshot from before the first step."
+            f"`init_lora_weights={init!r}` changes the weights below the adapter, so that without it they are no "
+            "opponent. Use the default, or play against a snapshot from before the first step."
         )
