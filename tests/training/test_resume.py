@@ -130,8 +130,8 @@ class TestKilledAndResumed:
         saved = torch.load(f"{uninterrupted.args.output_dir}/checkpoint-6/selfplay_state_0.pt")
 
         assert saved["cycle"]["step"] % 4 == 2
-        assert saved["rollout"]["kept"]
-        assert saved["rollout"]["estimator"]["baselines"]
+        assert saved["self_play"]["kept"]
+        assert saved["self_play"]["estimator"]["baselines"]
         assert max(logged("selfplay/carried_rows")) > 0
         assert max(logged("selfplay/discarded_tokens")) > 0
         assert min(logged("kl")) > 0
