@@ -376,7 +376,7 @@ class TestOpponents:
         def without_us(policy, seats, seed):
             return (RandomPlayer(),) * seats
 
-        with pytest.raises(RuntimeError, match="games brought too few rows to train on; they ended so: {'finished':"):
+        with pytest.raises(RuntimeError, match="games brought too few rows to train on. Their endings: {'finished':"):
             train(model_dir, tmp_path, names=["Sum-v0"], trainer_arguments={"matchmaker": without_us})
 
 
