@@ -181,14 +181,14 @@ class TestSteps:
 
         # 801 moves are 802 frames.
         assert len(frames) == MOST_FRAMES
-        assert frames[-2] == "503 steps are left out here."
+        assert frames[-2] == "503 steps are omitted here."
         assert frames[-1].startswith("Disk 1 from peg 0 to peg 2")
 
     def test_of_a_row_of_another_task_raise_an_error(self, monkeypatch):
         monkeypatch.setattr("trl_spiral.report.comparison.task_names", lambda: ["broken"])
         monkeypatch.setattr("trl_spiral.report.comparison.get_task", lambda name: Broken())
 
-        with pytest.raises(ValueError, match=r"'broken' cannot step through problem '0' \(KeyError: 'start'\)\. See"):
+        with pytest.raises(ValueError, match=r"'broken' cannot display problem '0' \(KeyError: 'start'\)\. Check"):
             steps_of(row("a", 0, 0.0, task="broken"))
 
     def test_have_a_separate_solution(self, monkeypatch):
@@ -275,11 +275,11 @@ class TestCommand:
         write_scores(tmp_path / "gone.parquet", [row("a", 0, 1.0, task="gone")])
 
         assert main(["compare", str(tmp_path / "gone.parquet"), "--html", str(tmp_path / "page.html")]) == 0
-        assert "No task called 'gone' is registered, so its replies have no steps there." in capsys.readouterr().out
+        assert "The page shows no steps of 'gone', which is not registered." in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("options", "sentence"),
-        [([], "There is no reply in "), (["--replies", "0"], "`--replies` (0) must be at least 1")],
+        [([], "contain no replies"), (["--replies", "0"], "`--replies` (0) must be at least 1")],
     )
     def test_needs_at_least_one_row(self, options, sentence, tmp_path, capsys):
         write_scores(tmp_path / "empty.parquet", [])

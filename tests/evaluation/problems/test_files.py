@@ -39,7 +39,7 @@ class TestReadRows:
 
     def test_lists_the_supported_files(self, tmp_path):
         (tmp_path / "set.txt").touch()
-        with pytest.raises(ValueError, match=r"set.txt is no .jsonl, .jsonl.gz, .json, .csv or .parquet file"):
+        with pytest.raises(ValueError, match=r"set.txt is not a .jsonl, .jsonl.gz, .json, .csv or .parquet file"):
             read_rows(tmp_path / "set.txt")
 
     @pytest.mark.parametrize(

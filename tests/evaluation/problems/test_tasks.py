@@ -490,7 +490,9 @@ class TestCommand:
         assert self.command("no/model", tmp_path / "scores.parquet", "--chat-template-kwargs", *more) == 2
         assert sentence in capsys.readouterr().err
 
-    @pytest.mark.parametrize(("text", "sentence"), [("{", "'{' is no JSON (Exp"), ("[1]", "'[1]' is no JSON object")])
+    @pytest.mark.parametrize(
+        ("text", "sentence"), [("{", "'{' is not JSON (Exp"), ("[1]", "'[1]' is not a JSON object")]
+    )
     def test_refuses_options_that_are_not_an_object(self, text, sentence, tmp_path, capsys):
         with pytest.raises(SystemExit):
             self.command("no/model", tmp_path / "scores.parquet", "--chat-template-kwargs", text)
