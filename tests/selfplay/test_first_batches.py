@@ -122,7 +122,7 @@ class TestGames:
         play({reply: 1.0})
 
         assert re.match(
-            r"Step 5: 100% of the first \d+ replies hold no move in a `\\boxed\{\}`: ", only_warning(warnings)
+            r"Step 5: 100% of the first \d+ replies contain no move in a `\\boxed\{\}`: ", only_warning(warnings)
         )
         assert "fine-tuned on legal replies" in only_warning(warnings)
         assert only_warning(warnings).endswith(f"; one reply: {reply!r}.")
@@ -131,7 +131,7 @@ class TestGames:
         play({"\\boxed{9}": 1.0})
 
         assert re.match(
-            r"Step 5: 100% of the first \d+ replies hold an illegal move in their `\\box", only_warning(warnings)
+            r"Step 5: 100% of the first \d+ replies contain an illegal move in their `\\box", only_warning(warnings)
         )
         assert "`constrain_moves`" in only_warning(warnings)
         assert only_warning(warnings).endswith("; one reply: '\\\\boxed{9}'.")
@@ -140,7 +140,7 @@ class TestGames:
         play({"\\boxed{9}": 0.7, "You are": 0.28, "\\boxed{[4]}": 0.02})
 
         found = re.match(
-            r"Step 5: (\d+)% of the first \d+ replies hold an illegal move .*, and (\d+)% hold no legal move otherw",
+            r"Step 5: (\d+)% of the first \d+ replies contain an illegal move .*, and (\d+)% contain no legal move for an",
             only_warning(warnings),
         )
         assert 0.9 <= (int(found[1]) + int(found[2])) / 100 < 1.01
@@ -158,7 +158,7 @@ class TestGames:
         # The second seat always wins, and its baseline is 1: rewards differ, and all advantages are 0.
         play({CENTRE: 1.0}, SumGame(long=2))
 
-        assert re.match(r"Step 5: None of the first 32 rows has a token to train on", only_warning(warnings))
+        assert re.match(r"Step 5: The first 32 rows have no token to train on", only_warning(warnings))
         assert "`advantage_estimator`" in only_warning(warnings)
 
     def test_a_deterministic_policy(self, play, warnings):
@@ -210,7 +210,7 @@ class TestPrompts:
     def test_rewards_that_are_equal_for_each_prompt(self, answer, warnings):
         answer(by_place)
 
-        assert only_warning(warnings).startswith("Step 2: None of the first 32 rows has a token to train on")
+        assert only_warning(warnings).startswith("Step 2: The first 32 rows have no token to train on")
         assert "`num_generations` (8)" in only_warning(warnings)
 
     def test_a_deterministic_policy(self, answer, warnings):
