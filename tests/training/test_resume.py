@@ -449,7 +449,7 @@ class TestCheckpoints:
         (folder / MARKER).unlink()
         trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
 
-        with pytest.raises(ValueError, match=f"{MARKER} is missing, as in one of TRL's own trainers"):
+        with pytest.raises(ValueError, match=f"{MARKER} is missing, as in checkpoints of TRL's own trainers"):
             trainer.train(resume_from_checkpoint=str(folder))
 
     def test_a_folder_without_any_is_refused(self, model_dir, tmp_path):

@@ -519,10 +519,11 @@ class TestOptions:
             opening_moves=2,
         )
 
+        size = 4 if estimator == "group" else 1
         groups = defaultdict(set)
         for _, episodes, _ in trainer.batches:
             for episode in episodes:
-                groups[episode.counter // 4].add((episode.game, episode.seed, episode.moves[: episode.opening]))
+                groups[episode.counter // size].add((episode.game, episode.seed, episode.moves[: episode.opening]))
         assert all(len(starts) == 1 for starts in groups.values())
         assert any(opening for starts in groups.values() for _, _, opening in starts)
         assert any(row.advantage for rows, _, _ in trainer.batches for row in rows)
