@@ -1,8 +1,7 @@
 """
-A tokenizer and a tiny model, made on the spot: no network, a few thousand parameters, the same on every machine.
+Fixtures: a tokenizer and a tiny model of a few thousand parameters, made without a network, equal on all machines.
 
-The model learns by imitation until it mostly writes legal moves: games of one turn would leave most of what these tests
-are about untouched.
+The model imitates random legal moves until most of its replies are legal. Otherwise, games would end after one turn.
 """
 
 import functools
@@ -18,16 +17,16 @@ import jinja2
 import pytest
 
 
-# accelerate and TRL read the metadata of packages again for each trainer, and compile the model card for each checkpoint.
-# This is a quarter of a small run.
+# accelerate and TRL read the metadata of packages for each trainer, and compile the model card for each checkpoint.
+# Without these caches, that takes a quarter of the time of a small run.
 importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 importlib.metadata.version = functools.cache(importlib.metadata.version)
 jinja2.Environment.compile = functools.cache(jinja2.Environment.compile)
 
-# Until the tests begin, nothing but libraries and tests are made, and all of them stay.
+# All objects that exist before the first test are modules and tests, and are never freed.
 gc.disable()
 
-# Before torch is imported by anybody: one thread is fastest for a model this small, and its sums have one order.
+# Before the first import of torch: one thread is fastest for a model this small, and its sums have one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -47,7 +46,7 @@ if HAS_VLLM:
 
 
 def pytest_collection_finish(session):
-    """Take modules out of garbage collection. A trainer collects all garbage before it trains, and looks at every object."""
+    """Exclude modules from garbage collection, since each trainer collects garbage before it trains."""
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -54,8 +54,8 @@ def rewards_of(batches):
 
 def resampled_rows():
     """
-    Return the merged batch: the useful group of the second batch, those of the third, and a group of the first batch in
-    the last place. On two ranks of two groups each, the groups have the same places.
+    Return the merged batch: the useful group of the second batch, those of the third, and a last group of the first.
+    On two ranks of two groups each, the groups have the same places.
     """
     rows = [*replies(1)[4:8], *replies(2)[0:4], *replies(2)[12:16], *replies(0)[12:16]]
     return rows, [0, 1, 1, 0.5] * 3 + [0.1] * 4

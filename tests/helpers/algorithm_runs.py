@@ -1,9 +1,9 @@
 """
-Training runs on a fixed batch of replies, whose gradients tests compare with plain torch; also a script, for several ranks.
+Training runs on fixed batches of replies. Tests compare their gradients with plain torch.
+
+As a script, for several ranks, it runs the runs in `runs.json` in order and writes their gradients next to that file:
 
     python algorithm_runs.py runs.json
-
-makes the runs that `runs.json` lists, one after the other, and writes the gradients of each beside it.
 """
 
 import json
@@ -21,8 +21,8 @@ from trl_spiral import AlgorithmConfig, AlgorithmTrainer
 
 SIZE = 4
 LONGEST = 6
-# Two batches of four groups. The rewards of some do not differ, also at a value that no float can write: of two groups of the
-# first batch, one on each of two ranks, and of one group of the second.
+# Two batches of four groups. Two groups of the first batch, one on each of two ranks, and one of the second have equal
+# rewards, some of them a value that no float represents exactly.
 REWARDS = (
     [*(1.0, 0.0, 0.0, 0.5), *(0.0,) * 4, *(0.25, 1.0, 1.0, 1.0), *(0.1,) * 4],
     [*(1.0, 1.0, 0.5, 1.0), *(0.0, 0.0, 1.0, 0.0), *(0.7,) * 4, *(0.9, 0.4, 0.0, 0.0)],
@@ -31,7 +31,7 @@ ROWS = len(REWARDS[0])
 
 
 def replies(batch):
-    """Sixteen prompts, four and four alike, and replies of different lengths, as token ids."""
+    """Return token ids of sixteen prompts in groups of four, each with a reply of another length."""
     chance = random.Random(batch)
     prompts = [[chance.randrange(3, 200) for _ in range(chance.randrange(2, 5))] for _ in range(ROWS // SIZE)]
     return [
@@ -41,7 +41,7 @@ def replies(batch):
 
 
 class Replies:
-    """In place of generation: the replies and rewards of fixed batches, one after the other, each rank its share."""
+    """A `rollout_func` that returns this rank's share of the replies and rewards of fixed batches, in order."""
 
     def __init__(self, rewards=REWARDS):
         self.rewards = rewards
@@ -61,12 +61,12 @@ class Replies:
 
 
 def points(points, **kwargs):
-    """The reward that came with a reply."""
+    """Return the rewards of the replies."""
     return points
 
 
 class Gradients(TrainerCallback):
-    """What each optimizer step was about to take, by parameter."""
+    """Stores the gradients of each optimizer step, by parameter."""
 
     def __init__(self):
         self.steps = []
@@ -76,7 +76,7 @@ class Gradients(TrainerCallback):
 
 
 def config(output_dir, world_size=1, **changes):
-    """One step from each batch of sixteen rows, none of which moves the weights."""
+    """Return a configuration with one step for each batch of sixteen rows, and a learning rate of 0."""
     settings = dict(
         output_dir=str(output_dir),
         per_device_train_batch_size=8 // world_size,
@@ -101,7 +101,7 @@ def config(output_dir, world_size=1, **changes):
 
 
 def make(model, output_dir, world_size=1, rewards=REWARDS, callbacks=None, **changes):
-    """Return a trainer on the fixed batches, in float64, so that gradients differ by the rounding of advantages alone."""
+    """Return a trainer on the fixed batches, in float64: gradients show only the rounding of advantages."""
     trainer = AlgorithmTrainer(
         model=model,
         reward_funcs=points,
@@ -116,7 +116,7 @@ def make(model, output_dir, world_size=1, rewards=REWARDS, callbacks=None, **cha
 
 
 def gradients(model, output_dir, world_size=1, **changes):
-    """Of each step of a run."""
+    """Return the gradients of each step of a run."""
     seen = Gradients()
     trainer = make(model, output_dir, world_size, callbacks=[seen], **changes)
     if trainer.ref_model is not None:
@@ -126,7 +126,7 @@ def gradients(model, output_dir, world_size=1, **changes):
 
 
 def move_away(reference):
-    """Makes of a copy of the policy, whose KL term has no gradient, another model."""
+    """Change a copy of the policy. The KL term to an equal model has no gradient."""
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.mul_(1.25)

@@ -1,9 +1,9 @@
 """
-Commands of Python in forks of the test's process: `subprocess.run` and `subprocess.Popen` without new interpreters.
+Python commands in forks of the test's process, in place of `subprocess.run` and `subprocess.Popen`.
 
-An interpreter that imports torch, transformers and TRL needs several seconds; a fork has them. A fork differs from a new
-interpreter in the seed of string hashes, and where modules read the environment when they are imported (huggingface_hub
-reads it again). Tests of these, and one test of each kind of start, run a real interpreter.
+A new interpreter needs several seconds to import torch, transformers and TRL; a fork has them. A fork has the string
+hash seed of its parent, and modules do not read the environment again (except huggingface_hub). Tests that depend on
+this, and one test of each kind of start, run a real interpreter.
 """
 
 import atexit
@@ -37,7 +37,7 @@ def run(
     timeout: float = 300.0,
 ) -> subprocess.CompletedProcess[str]:
     """
-    Run `python SCRIPT …`, `python -m MODULE …` or `python -c CODE …` in a fork, as `subprocess.run` with captured output.
+    Run `python SCRIPT …`, `python -m MODULE …` or `python -c CODE …` in a fork, and capture its output.
 
     Raises:
         subprocess.TimeoutExpired: If the command is still running after `timeout` seconds. Then it is killed.

@@ -140,7 +140,8 @@ class TestGames:
         play({"\\boxed{9}": 0.7, "You are": 0.28, "\\boxed{[4]}": 0.02})
 
         found = re.match(
-            r"Step 5: (\d+)% of the first \d+ replies contain an illegal move .*, and (\d+)% contain no legal move for an",
+            r"Step 5: (\d+)% of the first \d+ replies contain an illegal move .*, "
+            r"and (\d+)% contain no legal move for an",
             only_warning(warnings),
         )
         assert 0.9 <= (int(found[1]) + int(found[2])) / 100 < 1.01

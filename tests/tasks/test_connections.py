@@ -26,7 +26,7 @@ def solutions(words, size=4):
     """
     Return every partition of words into groups that are each in one category.
 
-    Independent of the generator's count: uses sets instead of bit masks, and searches the groups of one word at a time.
+    Independent of the generator: it uses sets instead of bit masks, and searches the groups of one word at a time.
     """
     if not words:
         return {frozenset()}

@@ -1,5 +1,5 @@
 """
-Two ranks on the CPU, started as a user starts them: `accelerate launch`, gloo, `use_cpu=True`. The processes are forks.
+Two ranks on the CPU, started by `accelerate launch` with gloo and `use_cpu=True`. The processes are forks.
 
 One launch plays a whole run and then begins another, in which both ranks die; a second launch resumes that one.
 """

@@ -58,8 +58,8 @@ class MBPPCallback(GradingCallback):
     The ranks share the problems, which are always the same in the same order. Each program runs in a sandbox, against
     all tests of its problem. Logged as `mbpp_eval/pass_rate` (see `name`) with its 95 % interval (`pass_rate_low`,
     `pass_rate_high`), `mbpp_eval/problems_passed`, `total_problems`, `eval_time` in seconds, and the other numbers of
-    [`~evaluation.problems.code.code_metrics`]. The numbers and every reply are written to `mbpp_eval/step{step}.json` in
-    the output folder. See also [`GradingCallback`].
+    [`~evaluation.problems.code.code_metrics`]. The numbers and every reply are written to `mbpp_eval/step{step}.json`
+    in the output folder. See also [`GradingCallback`].
 
     Settings that are not given are read from the environment (`MBPP_DATASET_PATH`, `MBPP_EVAL_NUM_QUESTIONS`; see
     [`~evaluation.problems.code_settings.ENVIRONMENT`]), before the defaults below. [`MBPPParser`] adds YAML files.

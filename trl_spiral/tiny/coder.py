@@ -25,8 +25,8 @@ def make_tiny_coder(
     """
     Make a tiny coder and train it on lessons.
 
-    The coder learns the mixture of the replies: if one program in four is right, it writes a right one a quarter of the
-    time. Arguments and result are those of [`~tiny.solver.make_tiny_solver`].
+    The coder learns the mixture of the replies: if one program in four is right, a quarter of its programs are right.
+    Arguments and result are those of [`~tiny.solver.make_tiny_solver`].
     """
     tokenizer = learned_tokenizer(lessons, VOCABULARY)
     return teach(tokenizer, lessons, seed, steps, batch_size, learning_rate), tokenizer

@@ -1,6 +1,4 @@
-"""
-One model, 20 positions, every way to generate: moves must be equally likely in all of them, and as one forward pass says.
-"""
+"""All generation modes sample the moves of 20 positions with the probabilities of one forward pass."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""TRL's vLLM generation as we have it, in a real trainer of this process: when weights may change, and that they have."""
+"""Our version of TRL's vLLM generation, in a real trainer of this process: when weights change."""
 
 import pytest
 

@@ -28,7 +28,7 @@ class TestMBPPCallback:
         from tests.helpers.vllm_in_process import trainer_with_vllm
         from trl_spiral.callbacks import MBPPCallback
 
-        # A model that is sure of every token: vLLM's kernels round otherwise, and a near tie would be broken otherwise.
+        # Each token has a probability of almost 1. vLLM's kernels round differently, which could change a near tie.
         model_dir = str(tmp_path / "model")
         model = Qwen3ForCausalLM.from_pretrained(vllm_model_dir)
         make_sayable(model)

@@ -54,7 +54,7 @@ def adapters(model_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folders(model_dir, tmp_path_factory):
-    """Folders of parrots as whole weights, and of a model that is sure of nothing: there, an error shows in every reply."""
+    """Folders of constant policies as whole weights, and of a model with uniform probabilities."""
     import torch
 
     from tests.helpers.constant_policies import TOKENS, read, teach
@@ -256,7 +256,7 @@ class TestWholeWeights:
             assert requests[0].policy == POLICY
 
     def test_are_changed_without_another_rank(self, trainer, folders, monkeypatch):
-        """Ranks with data of their own switch whenever their own games ask for it: who waits for another would hang."""
+        """Ranks with data of their own switch weights at different times, and none may wait for another."""
         import torch
 
         from tests.helpers.constant_policies import answers, crowd

@@ -1,9 +1,9 @@
 """
-A temperature that moves, behind a vLLM server: TRL sends it with every request.
+An adaptive temperature with a vLLM server: TRL sends it with every request.
 
-The server's log-probabilities are those after the temperature (`--logprobs-mode processed_logprobs`), so they tell at which
-one it sampled. That replies come as often as these say is in `test_vllm_distribution.py`; colocate mode is in
-`test_adaptive_temperature.py`.
+The server returns log-probabilities after the temperature (`--logprobs-mode processed_logprobs`), from which the
+temperature follows. `test_distribution.py` compares them with the frequencies of replies. Colocate mode is tested
+in `tests/algorithms/test_temperature.py`.
 """
 
 import pytest
@@ -14,8 +14,8 @@ from trl_spiral import AlgorithmTrainer
 
 pytestmark = pytest.mark.vllm
 
-BASE = 0.9  # not 1.0, at which a server samples that is told nothing
-# Rewards of 0 and 1 deviate by 0.5 at most: from the second batch on the temperature is at least 1.35, whatever is sampled.
+BASE = 0.9  # not 1.0, which is the default of a server
+# Rewards of 0 and 1 deviate by 0.5 at most. So the temperature is at least 1.35 from the second batch on.
 REFERENCE_STD = 0.75
 LOWEST_MOVED = BASE * REFERENCE_STD / 0.5
 FLOAT32 = 1e-5  # sampler against trainer, in nats, as in `test_vllm_training.py`
@@ -63,8 +63,7 @@ def trainer(vllm_model_dir, server, tmp_path_factory):
                 vllm_server_base_url=server.base_url,
                 temperature=BASE,
                 temperature_ref_std=REFERENCE_STD,
-                # Batches at steps 0, 4 and 8; evaluation while the second, whose temperature has moved, is in use, and at
-                # the end.
+                # Batches at steps 0, 4 and 8. Evaluation during the second, whose temperature is adapted, and at the end.
                 eval_strategy="steps",
                 eval_steps=6,
             )

@@ -213,6 +213,6 @@ class TestCommand:
 
         assert status == 2
         assert capsys.readouterr().err == (
-            "trl-spiral eval-math: The math set 'gsm8k' cannot be loaded from the Hub (Couldn't reach 'openai/gsm8k' on "
-            "the Hub (OfflineModeIsEnabled)). Give a file of it as `path`.\n"
+            "trl-spiral eval-math: The math set 'gsm8k' cannot be loaded from the Hub (Couldn't reach 'openai/gsm8k' "
+            "on the Hub (OfflineModeIsEnabled)). Give a file of it as `path`.\n"
         )
