@@ -510,19 +510,20 @@ class TestOptions:
 
     @pytest.mark.parametrize("estimator", ["batch", "group", "position"])
     def test_every_estimator_trains(self, estimator, model_dir, tmp_path):
+        size = 4 if estimator == "group" else 1
         trainer = train(
             model_dir,
             tmp_path,
             trainer_class=RecordingTrainer,
             advantage_estimator=estimator,
-            advantage_kwargs={"games_per_start": 4} if estimator == "group" else None,
+            advantage_kwargs={"games_per_start": size} if estimator == "group" else None,
             opening_moves=2,
         )
 
         groups = defaultdict(set)
         for _, episodes, _ in trainer.batches:
             for episode in episodes:
-                groups[episode.counter // 4].add((episode.game, episode.seed, episode.moves[: episode.opening]))
+                groups[episode.counter // size].add((episode.game, episode.seed, episode.moves[: episode.opening]))
         assert all(len(starts) == 1 for starts in groups.values())
         assert any(opening for starts in groups.values() for _, _, opening in starts)
         assert any(row.advantage for rows, _, _ in trainer.batches for row in rows)
