@@ -179,10 +179,10 @@ class TestOpponentsWithAnEngine:
     def test_an_error_in_the_tool_is_raised_again_by_get_reward(self):
         environment = GameEnvironment("TicTacToe-v0", opponent=AskingPlayer(), seat=0)
         environment.reset(seed=0)
-        with pytest.raises(ValueError, match="'asking' asks an engine"):
+        with pytest.raises(ValueError, match="'asking' needs an engine"):
             environment.play("[4]")
 
-        with pytest.raises(ValueError, match="'asking' asks an engine"):
+        with pytest.raises(ValueError, match="'asking' needs an engine"):
             environment.get_reward()
 
 

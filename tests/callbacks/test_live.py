@@ -15,6 +15,7 @@ from tests.helpers.toy_games import SumGame
 from tests.helpers.training_runs import config
 from trl_spiral import SelfPlayRollout, SpiralTrainer
 from trl_spiral.callbacks import CollapseCallback, LiveCallback, SelfPlayProgressCallback
+from trl_spiral.selfplay.batch import Batch
 from trl_spiral.types import Ending, Episode
 
 
@@ -73,8 +74,8 @@ class TestOnATerminal:
     def test_shows_results_by_game_and_seat_numbers_speed_and_the_last_game(self, begin):
         console = terminal()
         live, trainer = begin(console)
-        trainer.rollout_func.state.episodes = 20
-        trainer.rollout_func.episodes = [EPISODE]
+        trainer.rollout_func.collector.episodes = 20
+        trainer.rollout_func.batch = Batch(episodes=[EPISODE])
         live.on_log(None, trainer.state, None, logs=LOGS)
         live.on_train_end(None, trainer.state, None)
         shown = plain(console).rpartition("╭")[2]

@@ -306,7 +306,7 @@ class TestTranscriptCallback:
         run = trainer()
         run.rollout_func = None
 
-        with pytest.raises(ValueError, match="keeps games of training, and this trainer plays none"):
+        with pytest.raises(ValueError, match="records training games, and this trainer plays none"):
             run.train()
 
     def test_refuses_a_game_that_needs_a_sandbox_without_one(self, trainer, no_sandbox):

@@ -190,7 +190,7 @@ class TestPlayers:
             assert GreedyNegotiator().ask(observation).action == answer
 
     def test_greedy_refuses_other_games(self):
-        with pytest.raises(ValueError, match="no greedy player for Kuhn-v0: it plays SimpleNegotiation-v2 alone"):
+        with pytest.raises(ValueError, match="no greedy player for Kuhn-v0: it plays only SimpleNegotiation-v2"):
             GreedyNegotiator("Kuhn-v0")
 
 

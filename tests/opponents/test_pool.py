@@ -196,11 +196,12 @@ class TestOpen:
         assert names(OpponentPool(made.folder)) == ["step-10", "step-20"]
 
     def test_refuses_a_damaged_index_without_checkpoints(self, tmp_path):
-        filled(tmp_path, [10])
-        (tmp_path / INDEX).write_text("")
+        pool = tmp_path / "run" / "opponents"  # the folders next to `tmp_path` are those of other tests
+        filled(pool, [10])
+        (pool / INDEX).write_text("")
 
         with pytest.raises(ValueError, match=f"{INDEX} is damaged. Delete .* and resume the run"):
-            OpponentPool(tmp_path)
+            OpponentPool(pool)
 
     @pytest.mark.parametrize(
         ("changes", "sentence"),

@@ -209,7 +209,9 @@ class TestFolder:
         with caplog.at_level(logging.WARNING, logger="trl_spiral"):
             resumed = train(model_dir, tmp_path, max_steps=6, resume=True)
 
-        assert any("has no pool of opponents, so this run's begins empty" in line for line in caplog.messages)
+        assert any(
+            "has no pool of opponents, so the pool of this run starts empty" in line for line in caplog.messages
+        )
         assert [snapshot.name for snapshot in resumed.pool.snapshots] == ["step-4", "step-6"]
         assert ("TicTacToe-v0", 0, "self") in resumed.rollout.estimator.baselines
 

@@ -411,7 +411,7 @@ class TestComparison:
         ]
         page = look(write_comparison(tmp_path, rows))
 
-        page.wait_for_selector("text=At connections, temperature is 0.0 for careful, 1.0 for hasty: they were not")
+        page.wait_for_selector("text=At connections, temperature is 0.0 for careful, 1.0 for hasty: the models")
 
     def test_filters_and_searches(self, look, comparison):
         page = look(comparison)

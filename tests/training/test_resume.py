@@ -130,8 +130,8 @@ class TestKilledAndResumed:
         saved = torch.load(f"{uninterrupted.args.output_dir}/checkpoint-6/selfplay_state_0.pt")
 
         assert saved["cycle"]["step"] % 4 == 2
-        assert saved["rollout"]["kept"]
-        assert saved["rollout"]["estimator"]["baselines"]
+        assert saved["self_play"]["kept"]
+        assert saved["self_play"]["estimator"]["baselines"]
         assert max(logged("selfplay/carried_rows")) > 0
         assert max(logged("selfplay/discarded_tokens")) > 0
         assert min(logged("kl")) > 0
@@ -449,7 +449,7 @@ class TestCheckpoints:
         (folder / MARKER).unlink()
         trainer = RecordingTrainer(model_dir, config(tmp_path, **RUN), games=games(GAMES))
 
-        with pytest.raises(ValueError, match=f"{MARKER} is missing, as in one of TRL's own trainers"):
+        with pytest.raises(ValueError, match=f"{MARKER} is missing, as in checkpoints of TRL's own trainers"):
             trainer.train(resume_from_checkpoint=str(folder))
 
     def test_a_folder_without_any_is_refused(self, model_dir, tmp_path):
