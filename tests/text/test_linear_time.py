@@ -274,7 +274,11 @@ READERS = {
     "a transcript": fenced_lines,
     "talk": clean_talk,
     "an offer": read_offer,
-} | {f"a move of {name}": get_game(name).canonical for name in game_names()}
+}
+
+# One game for each way to read a move.
+ALIKE = {(g.move, g.form) if isinstance(g, TextArenaGame) else g.name: g for g in map(get_game, game_names())}
+READERS |= {f"a move of {game.name}": game.canonical for game in ALIKE.values()}
 
 PIECES = (
     *(

@@ -1,12 +1,12 @@
 """Options that hold keyword arguments, and options that were removed."""
 
 import dataclasses
-import subprocess
 import sys
 
 import pytest
 from trl import ModelConfig
 
+from tests.helpers import forks
 from tests.helpers.training_runs import config
 from trl_spiral import SpiralConfig, SpiralParser
 from trl_spiral.games import get_game
@@ -138,7 +138,7 @@ class TestMakeEstimator:
 
 def test_help_lists_the_options():
     command = "from trl_spiral import SpiralConfig, SpiralParser; SpiralParser(SpiralConfig).parse_args(['--help'])"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=120)
+    done = forks.run([sys.executable, "-c", command])
 
     assert done.returncode == 0, done.stderr
     assert "--advantage_kwargs" in done.stdout and "--pool_eviction" not in done.stdout

@@ -322,7 +322,7 @@ class TestKilledAtTheEnd:
     """After the last checkpoint and before the end: nothing is left to train, and much to log and to write."""
 
     SETTINGS = dict(
-        {**RUN, "max_steps": 8, "logging_steps": 4},
+        {**RUN, "max_steps": 6, "logging_steps": 4},
         opponents="self:0.5,pool:0.5",
         pool_every=3,
         pool_kwargs={"rating_games": 2},
@@ -343,8 +343,8 @@ class TestKilledAtTheEnd:
             resumed = self.run(model_dir, tmp_path / "killed", kill=False, resume=True)
 
         assert died_of == signal.SIGKILL
-        assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-8")
-        assert "checkpoint-8 has taken 8 steps and `max_steps` is 8: nothing is left to train." in caplog.text
+        assert newest_complete_checkpoint(tmp_path / "killed") == str(tmp_path / "killed" / "checkpoint-6")
+        assert "checkpoint-6 has taken 6 steps and `max_steps` is 6: nothing is left to train." in caplog.text
         assert history(resumed) == history(whole)
         assert resumed.rollout.estimator.state_dict() == whole.rollout.estimator.state_dict()
         assert resumed.rollout.collector.state_dict() == whole.rollout.collector.state_dict()

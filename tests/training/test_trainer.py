@@ -510,12 +510,13 @@ class TestOptions:
 
     @pytest.mark.parametrize("estimator", ["batch", "group", "position"])
     def test_every_estimator_trains(self, estimator, model_dir, tmp_path):
+        size = 4 if estimator == "group" else 1
         trainer = train(
             model_dir,
             tmp_path,
             trainer_class=RecordingTrainer,
             advantage_estimator=estimator,
-            advantage_kwargs={"games_per_start": 4} if estimator == "group" else None,
+            advantage_kwargs={"games_per_start": size} if estimator == "group" else None,
             opening_moves=2,
         )
 
