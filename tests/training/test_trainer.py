@@ -520,7 +520,6 @@ class TestOptions:
             opening_moves=2,
         )
 
-        size = 4 if estimator == "group" else 1
         groups = defaultdict(set)
         for _, episodes, _ in trainer.batches:
             for episode in episodes:

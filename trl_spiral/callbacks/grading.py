@@ -63,7 +63,7 @@ class GradingCallback(TrainerCallback, ABC):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the first rank grades alone, from the probabilities of the model."""
+        """True if rank 0 grades alone, from the probabilities of the model."""
         return False
 
     def prepare(self) -> None:

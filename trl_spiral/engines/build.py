@@ -85,8 +85,7 @@ def _look_up(name: PlayerName) -> list[PlayerName]:
     folder, _, snapshot = name.text.partition("#")
     if (Path(folder) / INDEX).is_file():
         return _snapshots(OpponentPool(folder), folder, snapshot)
-    path = Path(name.text)
-    if path.is_dir():
+    if (path := Path(name.text)).is_dir():
         if not any((path / file).is_file() for file in _MODEL_FILES):
             inside = sorted(p for p in path.iterdir() if any((p / f).is_file() for f in ("config.json", INDEX)))
             hint = f"Did you mean {inside[-1]}?" if inside else "Give the folder that `save_pretrained` wrote."
@@ -105,8 +104,7 @@ def _snapshots(pool: OpponentPool, folder: str, snapshot: str) -> list[PlayerNam
         raise ValueError(f"The pool in {folder} has no snapshot {snapshot!r}. It has {', '.join(names)}.")
     if not snapshot and not names:
         raise ValueError(f"The pool in {folder} is empty. Choose a pool with a snapshot.")
-    chosen = [snapshot] if snapshot else names
-    return [PlayerName(f"{folder}#{name}", "snapshot", name, pool.path(name)) for name in chosen]
+    return [PlayerName(f"{folder}#{n}", "snapshot", n, pool.path(n)) for n in ([snapshot] if snapshot else names)]
 
 
 @dataclass(slots=True)

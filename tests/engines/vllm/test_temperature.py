@@ -63,7 +63,7 @@ def trainer(vllm_model_dir, server, tmp_path_factory):
                 vllm_server_base_url=server.base_url,
                 temperature=BASE,
                 temperature_ref_std=REFERENCE_STD,
-                # Batches at steps 0, 4 and 8. Evaluation during the second, whose temperature is adapted, and at the end.
+                # Batches at steps 0, 4 and 8. Evaluation during the second, with an adapted temperature, and last.
                 eval_strategy="steps",
                 eval_steps=6,
             )

@@ -113,7 +113,7 @@ class BatchSettings:
     adapters: SideBySide | None = None  # if rows may be of several policies
 
 
-class Batch:
+class DecodingBatch:
     """
     Rows with the same settings. Between steps, the cache holds all columns of the mask but the last, which is fed
     next.
@@ -208,7 +208,7 @@ class Batch:
             self._mask = self._mask[:, used]
             keep_columns(self._cache, used)
 
-    def join(self, other: Batch) -> None:
+    def join(self, other: DecodingBatch) -> None:
         """Take over the rows of a batch of the same settings that has made at least one step."""
         self._compact()
         other._compact()

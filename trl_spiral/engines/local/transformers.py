@@ -19,7 +19,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
-from trl_spiral.engines.local.decoding import Batch, BatchSettings, DecodingRow, Usage
+from trl_spiral.engines.local.decoding import BatchSettings, DecodingBatch, DecodingRow, Usage
 from trl_spiral.engines.local.lora_batching import SideBySide
 from trl_spiral.engines.policies import SWITCHES
 from trl_spiral.types import POLICY, Reply, Request, Sampling
@@ -41,7 +41,7 @@ class _Group:
 
     settings: BatchSettings
     waiting: dict[int, DecodingRow] = field(default_factory=dict)
-    batch: Batch | None = None
+    batch: DecodingBatch | None = None
 
     @property
     def in_flight(self) -> int:
@@ -55,7 +55,7 @@ class _Group:
         if self.in_flight and self.batch and not self.batch.grows:
             return []
         tickets = list(self.waiting)[:number]
-        arrivals = Batch(self.settings, [self.waiting.pop(ticket) for ticket in tickets])
+        arrivals = DecodingBatch(self.settings, [self.waiting.pop(ticket) for ticket in tickets])
         done = arrivals.step()
         if not self.in_flight:
             self.batch = arrivals
