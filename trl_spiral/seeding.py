@@ -1,4 +1,4 @@
-"""Seeds, derived from the run's seed and the purpose of each random choice."""
+"""Seeds, derived from the run's seed and a purpose. Those of episodes are in `selfplay.schedule`."""
 
 from __future__ import annotations
 
