@@ -83,15 +83,15 @@ class TestAgainstAVLLMServer:
         key = "sk-of-a-real-server"
         with vllm_server(vllm_model_dir, api_key=key, served_model_name="tiny") as server:
             monkeypatch.setenv("A_KEY", key)
-            with EndpointEngine(f"{server.base_url}/v1", "tiny", "A_KEY", max_requests=40) as engine:
+            with EndpointEngine(f"{server.base_url}/v1", "tiny", api_key_env="A_KEY", max_requests=40) as engine:
                 played = episodes(engine, count=30)
                 metrics = engine.metrics()
             monkeypatch.setenv("A_KEY", "sk-of-another")
-            with EndpointEngine(f"{server.base_url}/v1", "tiny", "A_KEY") as refused:
+            with EndpointEngine(f"{server.base_url}/v1", "tiny", api_key_env="A_KEY") as refused:
                 with pytest.raises(BadAnswer, match="HTTP 401"):
                     episodes(refused)
             monkeypatch.setenv("A_KEY", key)
-            with EndpointEngine(f"{server.base_url}/v1", "unknown", "A_KEY") as refused:
+            with EndpointEngine(f"{server.base_url}/v1", "unknown", api_key_env="A_KEY") as refused:
                 with pytest.raises(BadAnswer, match="HTTP 404: The model `unknown` does not exist"):
                     episodes(refused)
 

@@ -307,7 +307,7 @@ class TestWholeWeights:
 
         for folder in (adapters["step-0"], None):
             with pytest.raises(
-                ValueError, match="is an adapter, or the base model without one, and this trainer gives"
+                ValueError, match="is an adapter, or the base model without one, and this trainer sends"
             ):
                 with _trl.open_engine(trainer, {"elder": folder}):
                     pass
