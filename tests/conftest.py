@@ -1,5 +1,5 @@
 """
-Fixtures: a tokenizer and a tiny model of a few thousand parameters, made without a network, equal on all machines.
+Fixtures: a tokenizer and a tiny model of a few thousand parameters, built offline and identical on all machines.
 
 The model imitates random legal moves until most of its replies are legal. Otherwise, games would end after one turn.
 """
@@ -23,10 +23,10 @@ importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 importlib.metadata.version = functools.cache(importlib.metadata.version)
 jinja2.Environment.compile = functools.cache(jinja2.Environment.compile)
 
-# All objects that exist before the first test are modules and tests, and are never freed.
+# Objects created before the first test are modules and tests, which are never freed.
 gc.disable()
 
-# Before the first import of torch: one thread is fastest for a model this small, and its sums have one order.
+# Before the first import of torch. One thread is fastest for a model this small, and makes sums deterministic.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -36,11 +36,11 @@ HAS_VLLM = all(importlib.util.find_spec(name) for name in ("vllm", "vllm_on_cpu"
 NEEDS_VLLM = "needs vLLM and tests/vllm_cpu/plugin"
 
 if HAS_VLLM:
-    # Read when vLLM is imported, and by the servers that tests start.
-    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # there is nothing to gain on models this small
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB, of which it would otherwise take what it finds
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # two engines would be bound to the same core
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine in our own process, as TRL loads weights
+    # vLLM reads these at import. Servers that tests start inherit them.
+    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # no gain on models this small
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; otherwise vLLM takes the memory that it finds
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise two engines are bound to the same core
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # in this process, as TRL loads weights
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
@@ -55,9 +55,9 @@ def pytest_collection_finish(session):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """
-    Seed torch, so that no test depends on those before it, and skip tests marked `vllm` where there is none.
+    Seed torch, so that tests are independent of their order, and skip tests marked `vllm` if vLLM is not installed.
 
-    Such a test fails where the environment was made for it.
+    With `TRL_SPIRAL_REQUIRE_VLLM=1` these tests fail instead.
     """
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
@@ -68,11 +68,11 @@ def pytest_runtest_setup(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Says what a run without vLLM did not see: a skip alone is one letter among hundreds."""
+    """Print the number of tests skipped without vLLM: a skip alone is one letter among hundreds."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if NEEDS_VLLM in str(report.longrepr)]
     if skipped:
         tests = "test needs" if len(skipped) == 1 else "tests need"
-        line = f"{len(skipped)} {tests} vLLM and did not run here: tests/vllm_cpu/requirements.txt says how"
+        line = f"{len(skipped)} {tests} vLLM and did not run here: see tests/vllm_cpu/requirements.txt"
         terminalreporter.write_sep("=", line, yellow=True, bold=True)
 
 
@@ -83,7 +83,7 @@ CHAT_TEMPLATE = (
 
 
 def observations():
-    """What random players see, as (observation, a random legal move): half of it from tic-tac-toe."""
+    """Return pairs of an observation of random players and a random legal move. Half are from tic-tac-toe."""
     from tests.helpers.toy_games import SumGame
     from trl_spiral.games import get_game
     from trl_spiral.players import RandomPlayer, random_move
@@ -103,14 +103,14 @@ def observations():
 
 
 def make_tokenizer(texts, chat_template=CHAT_TEMPLATE):
-    """Byte-level BPE over the games' texts, in which a whole line of rules is a few tokens."""
+    """Return a byte-level BPE tokenizer trained on the games' texts. A line of rules is a few tokens."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            # Moves and digits stay whole and apart, or a board's cell would be told by another token in every context.
+            # Moves and digits are separate tokens, so that a cell of the board has the same token in every context.
             pre_tokenizers.Split(Regex(r"\\boxed\{|\[[^\[\]\n]{1,16}\]|[0-9]"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -135,7 +135,7 @@ def make_tokenizer(texts, chat_template=CHAT_TEMPLATE):
 
 
 def make_model(tokenizer, seed=0, head_dim=8):
-    """Two layers of Qwen3, with the same weights on every machine: drawn in float64, where all processors agree."""
+    """Return a two-layer Qwen3 with the same weights on every machine: drawn in float64, rounded to a grid."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -151,7 +151,7 @@ def make_model(tokenizer, seed=0, head_dim=8):
         intermediate_size=32,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
-        initializer_range=0.1,  # At the usual 0.02, so narrow a model gives every token nearly the same odds.
+        initializer_range=0.1,  # at the usual 0.02, a model this narrow is nearly uniform over tokens
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
@@ -162,13 +162,13 @@ def make_model(tokenizer, seed=0, head_dim=8):
 
 
 def imitate(model, tokenizer, seen):
-    """Return the model after supervised learning on random legal replies, until it knows their form."""
+    """Return the model after supervised learning on random legal replies, until most of its replies are legal."""
     from tests.helpers.teaching import learn_replies
     from trl_spiral.text.prompts import PromptRenderer
 
     renderer = PromptRenderer(tokenizer)
     pairs = [(renderer.prompt(o), renderer.reply(f"\\boxed{{{move}}}")) for o, move in seen]
-    # Nats a token. It begins at 6.7, and below 0.5 little is left but the choice among legal moves.
+    # Nats per token. The loss starts at 6.7. Below 0.5, most of it is the choice among legal moves.
     return learn_replies(model, pairs, tokenizer.pad_token_id, random.Random(0), enough=0.48)
 
 
@@ -187,7 +187,7 @@ def tokenizer(seen):
 
 @pytest.fixture(scope="session")
 def made_once(tokenizer, seen, tmp_path_factory):
-    """Make a folder with a tiny model and its tokenizer, one for all workers of pytest-xdist."""
+    """Make a folder with a tiny model and its tokenizer, shared by all workers of pytest-xdist."""
     import torch
     from filelock import FileLock
 
@@ -211,19 +211,19 @@ def made_once(tokenizer, seen, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model_dir(made_once) -> str:
-    """A folder that holds the tiny model and its tokenizer."""
+    """Folder of the tiny model and its tokenizer."""
     return made_once("model")
 
 
 @pytest.fixture(scope="session")
 def vllm_model_dir(made_once) -> str:
-    """As `model_dir`, with the smallest heads that vLLM's attention on a CPU takes."""
+    """Like `model_dir`, with the smallest attention heads that vLLM supports on a CPU."""
     return made_once("vllm-model", head_dim=32)
 
 
 @pytest.fixture
 def no_sandbox(monkeypatch):
-    """As on a machine that cannot contain programs."""
+    """Make `CodeGame` fail as on a machine without a sandbox."""
     from trl_spiral.games.code_game import CodeGame
     from trl_spiral.sandbox import CannotContain
 

@@ -28,15 +28,15 @@ import pytest
 import textarena
 
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests` and `trl_spiral`
+
+from tests.helpers.hostile_replies import FIRST_CLASS, any_move, check_harmless, hostile_reply, opening, replay
+from trl_spiral.games import Game, game_names, get_game
+from trl_spiral.games.textarena.adapter import TextArenaGame
+from trl_spiral.seeding import derive_seed
+
+
 TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS.parent))  # the project root, for `tests.helpers`
-
-from tests.helpers.hostile_replies import FIRST_CLASS, any_move, check_harmless, hostile_reply, opening, replay  # noqa: E402
-from trl_spiral.games import Game, game_names, get_game  # noqa: E402
-from trl_spiral.games.textarena.adapter import TextArenaGame  # noqa: E402
-from trl_spiral.seeding import derive_seed  # noqa: E402
-
-
 REPEATS = 4
 
 

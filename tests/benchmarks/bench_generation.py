@@ -41,7 +41,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests.conftest`
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests` and `trl_spiral`
 
 from trl_spiral.games import Game, Match, Traits
 from trl_spiral.seeding import derive_seed

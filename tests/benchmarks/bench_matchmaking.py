@@ -35,10 +35,10 @@ from dataclasses import replace
 from pathlib import Path
 
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests.helpers`
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests` and `trl_spiral`
 
-from tests.helpers.table_policies import REGIMES, Regime, train  # noqa: E402
-from trl_spiral.opponents import SCHEMES  # noqa: E402
+from tests.helpers.table_policies import REGIMES, Regime, train
+from trl_spiral.opponents import SCHEMES
 
 
 CHECKED = ("uniform", "fifo", "pfsp-hard", "pfsp-var")

@@ -4,8 +4,8 @@ Turns per second of mirror self-play, and with half of the games against eight s
 Both play the same games with replies of the same lengths, and alternate in one run.
 
 * lora: the policy and its snapshots are adapters in one batch. vLLM with adapters is slower than without, even in
-  mirror self-play. So one more row, with an engine of its own, has the policy's adapter merged into the weights, which
-  is how a run without opponents generates.
+  mirror self-play. So one more row, from a separate engine, has the policy's adapter merged into the weights, as in a
+  run without opponents.
 * whole (transformers only, with `--whole`): policy and snapshots are full models. The snapshots share a second copy.
 
 Turns are all decoded turns, including those of opponents. Trained turns are those of the policy.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +31,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bench_generation import TURNS, Talk, Talker, make_model  # sets the environment up before torch is imported
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests` and `trl_spiral`
+
+# `bench_generation` sets environment variables before torch is imported.
+from tests.benchmarks.bench_generation import TURNS, Talk, Talker, make_model
 from trl_spiral.seeding import derive_seed
 from trl_spiral.selfplay.referee import Engine, Playing, Start, play, referee
 from trl_spiral.types import POLICY, Observation, Request
@@ -215,7 +219,7 @@ def measure_adapters(folder: str, adapters: dict[str, str], args: argparse.Names
 
 
 def with_vllm(folder: str, saved: dict[str, dict[str, Path]], args: argparse.Namespace) -> None:
-    """Print the rows of vLLM. Each engine has a process of its own, so that none affects the next."""
+    """Print the rows of vLLM. Each engine runs in a separate process, so that none affects the next."""
     adapters = {name: str(path) for name, path in saved["lora"].items()}
     medians = {}
     for work in ((measure_merged, saved["merged"][POLICY], args), (measure_adapters, folder, adapters, args)):

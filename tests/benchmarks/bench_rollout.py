@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import textarena
+
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests` and `trl_spiral`
 
 from trl_spiral.games import get_game
 from trl_spiral.players import Player, ScriptedPlayer

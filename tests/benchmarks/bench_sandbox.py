@@ -26,6 +26,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests` and `trl_spiral`
+
 from trl_spiral.sandbox import BubblewrapSandbox, Job, LocalSandbox, ProgramEnding
 
 

@@ -6,7 +6,12 @@ Time to make a thousand puzzles, and to score hostile replies.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from time import perf_counter
+
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the project root, for `tests` and `trl_spiral`
 
 from trl_spiral.tasks import get_task
 

@@ -20,10 +20,10 @@ from trl_spiral.types import POLICY, Reply, Request, Sampling
 
 
 TOKENS = (100, 200, 300, 400, 500, 600)
-"""Tokens that the policies say: ordinary tokens of the tests' tokenizer."""
+"""Tokens that the policies repeat: ordinary tokens of the tests' tokenizer."""
 
 IN_FLIGHT = 64
-"""Requests at the same time."""
+"""Maximum number of concurrent requests."""
 
 
 def sharpen(model_dir: str, folder: Path) -> str:
@@ -50,7 +50,7 @@ def leads(model: Any, token: int, rows: torch.Tensor) -> torch.Tensor:
 
 def teach(model: Any, token: int) -> None:
     """
-    Train the trainable parameters until the model says the token after any prompt.
+    Train the trainable parameters until the model generates the token after any prompt.
 
     Its logit then leads by 1, far above rounding errors of these logits in float32 (less than 1e-2). Replies are
     greedy.
@@ -132,6 +132,6 @@ def check(
         ids = torch.tensor([[*request.prompt_ids, *reply.completion_ids]])
         table = models[request.policy](ids).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
         own = table.gather(-1, torch.tensor(reply.completion_ids)[:, None])[:, 0].tolist()
-        # float32, sixteenfold: see `sharpen`.
+        # float32 rounding, times sixteen: see `sharpen`.
         assert reply.logprobs == pytest.approx(own, abs=1e-4), request.policy
         assert reply.version == (version if request.policy == POLICY else 0)

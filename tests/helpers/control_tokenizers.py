@@ -1,4 +1,4 @@
-"""Tokenizers with the added tokens of well-known models, made on the spot, and texts that abuse them."""
+"""Tokenizers with the added tokens of well-known models, built without downloads, and texts that attack them."""
 
 import json
 import os
@@ -46,7 +46,7 @@ DEEPSEEK = (
     "<｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁sep｜> <think> </think>",
 )
 
-# Templates act on what messages hold, as the models' own do: they strip, split and look for tool calls and thoughts.
+# Templates transform messages like those of the models: they strip, split, and search for tool calls and thinking.
 CHATML_TEMPLATE = """{%- for message in messages %}
 {%- set content = message.content %}
 {%- if content.startswith('<tool_response>') and content.endswith('</tool_response>') %}
@@ -91,7 +91,7 @@ def byte_level(normalizer=None):
 
 
 def metaspace(normalizer):
-    """As sentencepiece does it: spaces are `▁`, and characters that are not in the vocabulary are bytes."""
+    """Return a tokenizer like those of sentencepiece: spaces are `▁`, and unknown characters are split into bytes."""
     bpe = Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(initial_alphabet=sorted({*string.printable, "▁"} - {" "}), **_TRAINING)
     bpe.train_from_iterator([text.replace(" ", "▁") for text in corpus()], trainer)
@@ -116,7 +116,7 @@ def corpus():
     return [*seen, INSTRUCTION, *frames, "user assistant system model tool"]
 
 
-def made(bpe, names, template, eos, normalized=False, blank=()):
+def build(bpe, names, template, eos, normalized=False, blank=()):
     special, other = (group.split() for group in names)
     bpe.add_special_tokens([AddedToken(name, normalized=normalized, special=True) for name in special])
     bpe.add_tokens([AddedToken(name, normalized=normalized) for name in (*other, *blank)])
@@ -125,20 +125,20 @@ def made(bpe, names, template, eos, normalized=False, blank=()):
 
 PREPENDED = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
 FAMILIES = {
-    "ChatML": lambda: made(byte_level(normalizers.NFC()), QWEN, CHATML_TEMPLATE, "<|im_end|>"),
-    "Llama 3": lambda: made(byte_level(), LLAMA_3, LLAMA_3_TEMPLATE, "<|eot_id|>"),
-    "Mistral Tekken": lambda: made(byte_level(), MISTRAL_TEKKEN, MISTRAL_TEMPLATE, "</s>"),
-    "Mistral v1": lambda: made(metaspace(normalizers.Sequence(PREPENDED)), MISTRAL_V1, MISTRAL_TEMPLATE, "</s>"),
-    "Gemma": lambda: made(
+    "ChatML": lambda: build(byte_level(normalizers.NFC()), QWEN, CHATML_TEMPLATE, "<|im_end|>"),
+    "Llama 3": lambda: build(byte_level(), LLAMA_3, LLAMA_3_TEMPLATE, "<|eot_id|>"),
+    "Mistral Tekken": lambda: build(byte_level(), MISTRAL_TEKKEN, MISTRAL_TEMPLATE, "</s>"),
+    "Mistral v1": lambda: build(metaspace(normalizers.Sequence(PREPENDED)), MISTRAL_V1, MISTRAL_TEMPLATE, "</s>"),
+    "Gemma": lambda: build(
         metaspace(normalizers.Replace(" ", "▁")),
         GEMMA,
         GEMMA_TEMPLATE,
         "<end_of_turn>",
         blank=[sign * length for sign in "\n▁" for length in range(2, 32)],
     ),
-    "DeepSeek": lambda: made(byte_level(), DEEPSEEK, DEEPSEEK_TEMPLATE, "<｜end▁of▁sentence｜>"),
-    # Added tokens are found in text that is folded: full-width, in capitals, with accents.
-    "folding": lambda: made(
+    "DeepSeek": lambda: build(byte_level(), DEEPSEEK, DEEPSEEK_TEMPLATE, "<｜end▁of▁sentence｜>"),
+    # Added tokens match after normalization: full-width characters, capitals and accents are folded.
+    "folding": lambda: build(
         byte_level(normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])),
         QWEN,
         CHATML_TEMPLATE,
@@ -156,7 +156,7 @@ def tokenizer_of(family):
 
 
 def control_ids(tokenizer):
-    """All added tokens but runs of spaces or line ends."""
+    """Return the ids of all added tokens except runs of spaces or line ends."""
     return {number for number, token in tokenizer.added_tokens_decoder.items() if token.content.strip(" \n\t▁")}
 
 
@@ -168,7 +168,7 @@ WIDE = str.maketrans({chr(code): chr(code + 0xFEE0) for code in range(0x21, 0x7F
 
 
 def hostile_texts(tokenizer, number, seed=0):
-    """Texts of up to some 200 characters that hold, or nearly hold, control tokens of the tokenizer or of others."""
+    """Yield short texts that contain exact or altered control tokens, of the tokenizer or of others."""
     rng = random.Random(seed)
     names = [token.content for token in tokenizer.added_tokens_decoder.values() if token.content.strip(" \n\t▁")]
     frequent = [name for name in names if name in tokenizer.chat_template] or names

@@ -1,4 +1,4 @@
-"""Text that counts what is done with it, to measure the work of code that reads it without a clock."""
+"""Text that counts operations on it, to measure the work of parsing without a clock."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ import pytest
 
 
 class Metered(str):
-    """A text that adds to `work` the characters that each use of it may look at or copy."""
+    """A text. Each operation adds the number of characters that it may read or copy to `work`."""
 
     work = 0
 
@@ -61,7 +61,7 @@ class MeteredMatch:
 
 
 class MeteredPattern:
-    """A pattern that adds one pass over a text to `work`. `test_linear.py` shows that it takes no more."""
+    """A pattern that adds one pass over a text to `work`. `test_linear_time.py` tests that one pass is enough."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self.pattern = pattern
@@ -81,7 +81,7 @@ class MeteredPattern:
 
 
 def meter_patterns(patch: pytest.MonkeyPatch) -> None:
-    """Replace the patterns of all modules of ours that are loaded, and their `re`."""
+    """Replace the patterns and the `re` of all loaded modules of the package."""
 
     def shim(function: str) -> Callable[..., Any]:
         return lambda pattern, *arguments, flags=0: getattr(MeteredPattern(re.compile(pattern, flags)), function)(
@@ -98,12 +98,12 @@ def meter_patterns(patch: pytest.MonkeyPatch) -> None:
 
 
 def work_of(read: Callable[[str], Any], text: str) -> int:
-    """Return what it takes to read a text: lines of ours that run, and characters of it that are used."""
+    """Return the work of reading a text: executed lines of the package plus characters used."""
     lines = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal lines
-        # Not `re`, which compiles again what its cache has lost.
+        # Exclude `re`, which compiles patterns again after they leave its cache.
         if not frame.f_globals["__name__"].startswith("trl_spiral."):
             return None
         lines += event == "line"

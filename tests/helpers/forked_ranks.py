@@ -60,7 +60,7 @@ def fork(rank: int, ranks: int, port: int, folder: Path, main: Callable[..., obj
 
 
 def _become(rank: int, ranks: int, port: int) -> None:
-    """Forget the parent's world, and take a rank's place in a new one."""
+    """Reset the distributed state of the parent, and set up that of a rank."""
     import numpy as np
     import torch
 

@@ -1,11 +1,11 @@
-"""A small Hugging Face Hub, in memory and on this machine, for tests that push and pull models without a network.
+"""A small local Hugging Face Hub in memory, for tests that push and pull models without a network.
 
-It speaks the part of the Hub's HTTP protocol that `huggingface_hub` uses to create a model repository, upload to it
-(small files inside the commit, weights through git LFS), list it and download from it. A request that no `route`
-covers, down to its query, is answered 404, so that a client that needs more than this fails loudly.
+It implements the part of the Hub's HTTP protocol that `huggingface_hub` uses to create a model repository, upload to
+it (small files inside the commit, weights through git LFS), list it and download from it. A request that matches no
+`route`, including its query, gets status 404, so that a client that needs more fails.
 
-It differs from the real Hub in that it has only models, only the branch `main` (and every past commit, by its id), no
-files in a new repository, no reading without the token, and no redirects from a file to where it is stored.
+Differences from the real Hub: it has only models, and only the branch `main` with past commits by id. New repositories
+are empty, reading requires the token, and downloads are not redirected.
 """
 
 import base64
@@ -39,7 +39,7 @@ FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t]*$", re.DOTALL | re.MULT
 
 
 def respond(value: object, status: int = 200, **headers: str) -> Reply:
-    """Make a reply of bytes or else of JSON. A header is named with `_` for `-`."""
+    """Return a reply of bytes or JSON. In names of headers, `_` stands for `-`."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     if isinstance(value, bytes):
         return status, value, named
@@ -47,7 +47,7 @@ def respond(value: object, status: int = 200, **headers: str) -> Reply:
 
 
 class Refusal(Exception):
-    """A request that is not granted. The client tells what is missing by the header `X-Error-Code`."""
+    """A refused request. The client reads the reason from the header `X-Error-Code`."""
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -58,9 +58,9 @@ ROUTES: list[tuple[re.Pattern[str], Callable[..., Reply]]] = []
 
 
 def route(pattern: str) -> Callable[[Callable[..., Reply]], Callable[..., Reply]]:
-    """Register a method as the answer to requests whose "METHOD /path?query" matches.
+    """Register a method as the handler of requests whose "METHOD /path?query" matches.
 
-    It takes the body, unless the request is a GET or HEAD, and the pattern's groups.
+    Its arguments are the body, except for GET and HEAD, and the groups of the pattern.
     """
 
     def register(handler: Callable[..., Reply]) -> Callable[..., Reply]:
@@ -71,7 +71,7 @@ def route(pattern: str) -> Callable[[Callable[..., Reply]], Callable[..., Reply]
 
 
 def in_lfs(path: str, size: int) -> bool:
-    """Whether a file goes through LFS rather than in the commit. The client sends no empty file to LFS."""
+    """Return whether a file is uploaded through LFS instead of in the commit. Empty files are not."""
     return size > 0 and (Path(path).suffix in LFS_SUFFIXES or size > LFS_THRESHOLD)
 
 
@@ -84,12 +84,12 @@ def git_id(data: bytes) -> str:
 
 
 def content_id(path: str, data: bytes) -> str:
-    """What the client knows a content by: the ETag of a download, and how it finds that a file has not changed."""
+    """Return the ETag of a download, by which the client also detects unchanged files."""
     return sha256(data) if in_lfs(path, len(data)) else git_id(data)
 
 
 def entry(path: str, data: bytes) -> dict[str, Any]:
-    """A file's entry in a listing. All that git holds of a file in LFS is a pointer, so that is what `oid` names."""
+    """Return a file's entry in a listing. For files in LFS, `oid` is that of the pointer in git."""
     if not in_lfs(path, len(data)):
         return {"type": "file", "path": path, "size": len(data), "oid": git_id(data)}
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256(data)}\nsize {len(data)}\n".encode()
@@ -98,9 +98,9 @@ def entry(path: str, data: bytes) -> dict[str, Any]:
 
 
 class HubServer:
-    """A Hub to push to. Use it as a context manager, and run the client in a process with its `environment`.
+    """A local Hub. Use it as a context manager, and run the client in a process with its `environment`.
 
-    `commits` holds the repository, message and paths of each; `requests` the method, target and status of each.
+    `commits` stores the repository, message and paths of each commit. `requests` stores method, target and status.
     """
 
     def __init__(self, user: str = "tester") -> None:
@@ -112,7 +112,7 @@ class HubServer:
         self.requests: list[tuple[str, str, int]] = []
         self._history: dict[str, dict[str, Files]] = {}  # repository -> commit id -> files, oldest commit first
         self._lfs: Files = {}  # sha256 -> content
-        self._tickets: dict[str, str] = {}  # the secret part of an upload URL -> sha256 of what it may receive
+        self._tickets: dict[str, str] = {}  # secret part of an upload URL -> sha256 of the expected content
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -127,14 +127,14 @@ class HubServer:
 
     @property
     def repos(self) -> dict[str, Files]:
-        """The files at the head of each repository."""
+        """Files at the head of each repository."""
         return {repo: self._at(repo)[1] for repo in self._history}
 
     def environment(self, tmp_path: Path) -> dict[str, str]:
-        """The environment for a client process: `huggingface_hub` reads it once, when it is imported.
+        """Return the environment of a client process, which `huggingface_hub` reads at import.
 
-        The client uploads through Xet wherever `hf_xet` is installed, without asking the server, so Xet is turned off
-        here. Telemetry is off because it asks the server, without the token, for a list of coding agents.
+        Xet is disabled, since the client uploads through it if `hf_xet` is installed, without a request to the server.
+        Telemetry is disabled, since it requests a list of coding agents without the token.
         """
         ours = ("HF_", "HUGGINGFACE_", "HUGGING_FACE_", "TRANSFORMERS_")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(ours) and not k.lower().endswith("_proxy")}
@@ -148,7 +148,7 @@ class HubServer:
         }
 
     def answer(self, method: str, target: str, authorization: str | None, body: bytes) -> Reply:
-        """Answer one request and log it. One at a time, so handlers need no locking of their own."""
+        """Answer one request and log it. A lock serializes requests, so handlers need no locks."""
         with self._lock:
             try:
                 reply = self._dispatch(method, target, authorization, body)
@@ -160,7 +160,7 @@ class HubServer:
             return reply
 
     def _dispatch(self, method: str, target: str, authorization: str | None, body: bytes) -> Reply:
-        # The client sends no token to an upload URL: as with a presigned one, knowing it is the permission.
+        # The client sends no token to an upload URL. Like a presigned URL, the URL itself is the permission.
         if authorization != f"Bearer {self.token}" and not target.startswith(UPLOAD):
             raise Refusal(401, "Invalid credentials in Authorization header")
         for pattern, handler in ROUTES:
@@ -170,7 +170,7 @@ class HubServer:
         raise Refusal(404, f"unknown request: {method} {target}")
 
     def _at(self, repo: str, revision: str = "main") -> tuple[str, Files]:
-        """The commit id and the files of a revision."""
+        """Return the commit id and the files of a revision."""
         if repo not in self._history:
             raise Refusal(404, f"no repository {repo}", X_Error_Code="RepoNotFound")
         history = self._history[repo]
@@ -195,7 +195,7 @@ class HubServer:
     def _create(self, body: bytes) -> Reply:
         wanted = json.loads(body)
         if wanted.get("type", "model") != "model":
-            raise Refusal(404, "only models are known here")
+            raise Refusal(404, "only models are supported")
         repo = f"{wanted['organization'] or self.user}/{wanted['name']}"
         if repo in self._history:
             return respond({"error": f"{repo} already exists", "url": f"{self.url}/{repo}"}, 409)
@@ -246,7 +246,7 @@ class HubServer:
     def _preupload(self, body: bytes, repo: str) -> Reply:
         wanted, (_, files) = json.loads(body), self._at(repo)
         if "gitIgnore" in wanted:
-            raise Refusal(404, "a .gitignore is not understood here")
+            raise Refusal(404, ".gitignore is not supported")
         answers = []
         for path, size in ((file["path"], file["size"]) for file in wanted["files"]):
             present = {"oid": content_id(path, files[path])} if path in files else {}
@@ -259,7 +259,7 @@ class HubServer:
         self._at(repo)
         wanted, answers = json.loads(body), []
         if wanted["operation"] != "upload" or "basic" not in wanted["transfers"]:
-            raise Refusal(404, "only basic uploads are known here")
+            raise Refusal(404, "only basic uploads are supported")
         for oid, size in ((item["oid"], item["size"]) for item in wanted["objects"]):
             answers.append({"oid": oid, "size": size})
             if oid not in self._lfs:
@@ -272,7 +272,7 @@ class HubServer:
     @route(f"PUT {UPLOAD}(?P<ticket>[0-9a-f]+)")
     def _lfs_upload(self, body: bytes, ticket: str) -> Reply:
         if self._tickets.get(ticket) != sha256(body):
-            raise Refusal(403, "this URL was not given out for this content")
+            raise Refusal(403, "this upload URL does not belong to this content")
         self._lfs[sha256(body)] = body
         return respond({})
 
@@ -307,7 +307,7 @@ class HubServer:
 
 
 class Connection(BaseHTTPRequestHandler):
-    """Brings the requests of one connection to a `HubServer`, and its replies back."""
+    """Passes the requests of one connection to a `HubServer`, and returns its replies."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -329,4 +329,4 @@ class Connection(BaseHTTPRequestHandler):
     do_DELETE = do_GET = do_HEAD = do_OPTIONS = do_PATCH = do_POST = do_PUT = _serve
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: `HubServer.requests` is the log."""
+        """Log nothing: `HubServer.requests` is the log."""

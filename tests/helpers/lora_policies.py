@@ -1,4 +1,4 @@
-"""Distinguishable policies: each says its own token, with a probability of practically 1."""
+"""Distinguishable policies: each generates its own token with a probability of almost 1."""
 
 import random
 
@@ -25,7 +25,7 @@ OWN_TOKEN = {BASE: 299, POLICY: 300, "step-1": 301, "step-2": 302, "step-3": 303
 
 
 _SLOT = {299: 1, 300: 2, 301: 3, 302: 4, 303: 5, 304: 6, 310: 7, 311: 8}
-"""Hidden dimension of each token that a policy can be made to say."""
+"""Hidden dimension of each token that a policy can be made to generate."""
 
 _CONSTANT, _LOUD, _ADAPTED, _BASE = 30.0, 16.0, 800.0, 100.0
 """Sizes of the constant in every embedding, of a token's slot, and of the outputs of an adapter and the base model."""
@@ -33,7 +33,7 @@ _CONSTANT, _LOUD, _ADAPTED, _BASE = 30.0, 16.0, 800.0, 100.0
 
 @torch.no_grad()
 def make_sayable(model):
-    """Set the embeddings so that the attention of the last layer can decide which token the model says."""
+    """Set the embeddings so that the attention of the last layer determines the generated token."""
     table = model.get_input_embeddings().weight
     table[:, 0] = _CONSTANT  # much more than the layers add, so that dimension 0 of each norm's result is constant
     for token, slot in _SLOT.items():
@@ -44,7 +44,7 @@ def make_sayable(model):
 @torch.no_grad()
 def say(model, token, size=_ADAPTED):
     """
-    Set the last attention so that the model says one token after any prompt.
+    Set the last attention so that the model generates one token after any prompt.
 
     Values read the constant, and the output writes it into the token's slot, for any attention weights. Its logit then
     leads by about 50, so any other token has a probability of 1e-18. An adapter writes eight times as much as the
@@ -76,7 +76,7 @@ def _map(layer, read, write):
 
 
 def save_base(model, folder):
-    """Save a base model that says its own token."""
+    """Save a base model that generates its own token."""
     make_sayable(model)
     say(model, OWN_TOKEN[BASE], _BASE)
     model.save_pretrained(folder)

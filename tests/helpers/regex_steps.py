@@ -32,7 +32,7 @@ REPEATS = (c.MAX_REPEAT, c.MIN_REPEAT, c.POSSESSIVE_REPEAT)
 
 
 class TooManySteps(Exception):
-    """A match has taken more steps than it may."""
+    """A match has exceeded its number of steps."""
 
 
 def holds(item: tuple, char: str, flags: int) -> bool:
@@ -68,7 +68,7 @@ class Counter:
         text (`str`):
             The text.
         most (`int`):
-            Steps after which it gives up.
+            Maximum number of steps.
     """
 
     def __init__(self, pattern: str, flags: int, text: str, most: int = 10**9) -> None:
@@ -78,7 +78,7 @@ class Counter:
         self.matcher = self.sequence(list(tree), tree.state.flags)
 
     def read(self, text: str) -> None:
-        """Begin with another text, and count anew."""
+        """Set another text, and reset the count."""
         self.text, self.steps = text, 0
 
     def step(self) -> None:
@@ -87,7 +87,7 @@ class Counter:
             raise TooManySteps
 
     def run(self, method: str) -> list[tuple[int, int]]:
-        """Return the spans that `method` of `re` finds: one at most for `match` and `fullmatch`, all for any other."""
+        """Return the spans that `method` of `re` finds: at most one for `match` and `fullmatch`, all for others."""
         deep, size = sys.getrecursionlimit(), len(self.text)
         sys.setrecursionlimit(100_000)
         try:

@@ -1,4 +1,4 @@
-"""The local Hub, tried with the real client: whatever `huggingface_hub` and a trainer do to it must come out right."""
+"""The local Hub, tested with `huggingface_hub` and a trainer."""
 
 import json
 import sys
@@ -123,14 +123,14 @@ def server() -> Iterator[HubServer]:
 
 
 def run(script: str, server: HubServer, tmp_path: Path) -> None:
-    """Run a script whose Hub is the server, from the folder `tmp_path`, and show what it says when it fails."""
+    """Run a script with the server as its Hub, in the folder `tmp_path`. A failure shows its stderr."""
     command, environment = [sys.executable, "-c", script], server.environment(tmp_path)
     done = forks.run(command, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def ask(server: HubServer, method: str, path: str, token: str | None, body: bytes = b"") -> tuple[int, object]:
-    """Send one request without the client, and return its status and JSON."""
+    """Send one request without `huggingface_hub`, and return its status and JSON."""
     connection = HTTPConnection(server.url.removeprefix("http://"))
     connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
     response = connection.getresponse()
@@ -139,7 +139,7 @@ def ask(server: HubServer, method: str, path: str, token: str | None, body: byte
     return status, value
 
 
-def test_client(server: HubServer, tmp_path: Path) -> None:
+def test_the_client_creates_uploads_lists_and_downloads(server: HubServer, tmp_path: Path) -> None:
     run(CLIENT, server, tmp_path)
     assert server.private == {"tester/parrot"}
     assert [(repo, message, sorted(paths)) for repo, message, paths in server.commits] == [
@@ -156,7 +156,7 @@ def test_client(server: HubServer, tmp_path: Path) -> None:
     assert len(uploads) == 3, "each weights file is uploaded once"
 
 
-def test_trainer_push(server: HubServer, tmp_path: Path) -> None:
+def test_a_trainer_pushes_a_model_that_loads_again(server: HubServer, tmp_path: Path) -> None:
     run(TRAINER, server, tmp_path)
     assert server.private == {"tester/parrot"}
     assert [(repo, message) for repo, message, _ in server.commits] == [("tester/parrot", "Trained")]
@@ -193,7 +193,7 @@ def test_refusals_are_json_and_logged(server: HubServer) -> None:
     ]
 
 
-def test_a_commit_needs_its_objects_uploaded(server: HubServer) -> None:
+def test_a_commit_requires_uploaded_objects(server: HubServer) -> None:
     repo = b'{"name": "parrot", "organization": null}'
     assert ask(server, "POST", "/api/repos/create", server.token, repo)[0] == 200
     lines = [

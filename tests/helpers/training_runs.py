@@ -35,7 +35,7 @@ TIMING = ("_runtime", "_per_second", "step_time")
 
 
 def config(output_dir, **changes) -> SpiralConfig:
-    """Sixteen rows a batch, used twice: four optimizer steps a cycle."""
+    """Return a configuration with 16 rows per batch, each used twice: four optimizer steps per cycle."""
     settings = dict(
         output_dir=str(output_dir),
         per_device_train_batch_size=8,
@@ -50,14 +50,14 @@ def config(output_dir, **changes) -> SpiralConfig:
         report_to="none",
         use_cpu=True,
         bf16=False,
-        gradient_checkpointing=False,  # costs time and saves nothing here
+        gradient_checkpointing=False,  # costs time and saves no memory here
         disable_tqdm=True,
     )
     return SpiralConfig(**{**settings, **changes})
 
 
 def lora(**changes):
-    """Adapters on every linear layer. Large ones, so that a few steps show in the log-probabilities."""
+    """Return a LoRA configuration for all linear layers. A large scale makes a few steps change log-probabilities."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -66,7 +66,7 @@ def lora(**changes):
 
 
 def games(names):
-    """Return games by name, also the toy game."""
+    """Return games by name, including the toy game."""
     return [SumGame() if name == "Sum-v0" else get_game(name) for name in names]
 
 
@@ -74,7 +74,7 @@ class RecordingTrainer(SpiralTrainer):
     """
     Stores the episodes and rows of every batch.
 
-    Without `keep_surplus`, rows that do not fit are dropped, so all rows are of the present weights.
+    Without `keep_surplus`, surplus rows are dropped, so all rows come from the current weights.
     """
 
     def __init__(self, *args, keep_surplus=True, **kwargs):
@@ -149,9 +149,9 @@ class SignalAt(TrainerCallback):
 
 class RandomKiller(TrainerCallback):
     """
-    Ends the process at a random moment of the next few steps, or in the middle of writing a checkpoint or a snapshot.
+    Kills the process at a random time in the next few steps, or while it writes a checkpoint or a snapshot.
 
-    Its note says what is being written.
+    The file `note` contains the name of the write in progress.
     """
 
     def __init__(self, seed, note, rank, world_size):
@@ -168,7 +168,7 @@ class RandomKiller(TrainerCallback):
         self._steps_before -= 1
 
     def watch(self, write, seconds):
-        """Return a write that may kill the process in its course."""
+        """Return a version of `write` that may kill the process while it runs."""
 
         def watched(*args, **kwargs):
             self._note.write_text(write.__name__)
@@ -225,7 +225,7 @@ class StepLog(TrainerCallback):
 
 
 class HangAt(TrainerCallback):
-    """Begins a step that does not end."""
+    """Starts a step that never ends."""
 
     def __init__(self, step):
         self.step = step
@@ -330,7 +330,7 @@ def play(run, folder):
 
 
 def plain_trainer(model, output_dir, names, **changes):
-    """Return a `GRPOTrainer` with sixteen rows per batch from our rollout, and that rollout."""
+    """Return a `GRPOTrainer` with sixteen rows per batch from a `SelfPlayRollout`, and that rollout."""
     rollout = SelfPlayRollout(games(names), estimator=ReturnsOnly())
     settings = dict(
         output_dir=str(output_dir),
@@ -360,7 +360,7 @@ def plain_trainer(model, output_dir, names, **changes):
 
 
 def play_plainly(run, folder):
-    """As `play`, with a plain `GRPOTrainer`."""
+    """Run one run with a plain `GRPOTrainer`, and write its results."""
     trainer, _ = plain_trainer(run["model"], names=run["games"], **run["config"])
     trainer.train()
     (folder / f"{run['name']}_0.json").write_text(json.dumps({"history": history(trainer)}))

@@ -1,10 +1,10 @@
 """
-A real vLLM server in a process of its own, for tests marked `vllm`: started, killed, started again on its port.
+A real vLLM server in a separate process, for tests marked `vllm`. It can be killed and restarted on its port.
 
     with vllm_server(model_dir) as server:
         requests.post(f"{server.base_url}/v1/completions", json=…)
 
-It runs the plugin in `tests/vllm_cpu`, so a trainer that called `vllm_on_cpu.trainer.use_gloo` can send it weights.
+It loads the plugin in `tests/vllm_cpu`. Trainers send it weights after a call of `vllm_on_cpu.trainer.use_gloo`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 
-# What TRL asks of a server for GRPO (https://huggingface.co/docs/trl/v1.16.0/en/vllm_integration), gloo in place of
-# NCCL. float32 because the tests compare log-probabilities to 1e-5; vLLM would otherwise take bfloat16.
+# Flags that TRL requires for GRPO (https://huggingface.co/docs/trl/v1.16.0/en/vllm_integration), with gloo in place of
+# NCCL. float32, because the tests compare log-probabilities to 1e-5. vLLM's default is bfloat16.
 FLAGS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
-    # A prompt that is read in two parts fails on a CPU where requests have seeds.
+    # Chunked prefill fails on a CPU if requests have seeds.
     "enable_chunked_prefill": False,
     "max_num_batched_tokens": 4096,
     "enable_scale_out": True,
@@ -39,25 +39,25 @@ FLAGS: dict[str, Any] = {
     "max_model_len": 2048,
     "weight_transfer_config": {"backend": "gloo"},
 }
-# Beside what `conftest.py` sets for all of vLLM. Weights are synchronized through development endpoints, and adapters
-# through others.
+# In addition to the variables in `conftest.py`. The first enables the endpoints for weights, the second those for
+# adapters.
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
     "VLLM_LOGGING_LEVEL": "INFO",
 }
-PATIENCE = 240  # seconds until a server is up; it takes about 20 on two idle cores
+PATIENCE = 240  # seconds until a server answers; a start takes about 20 on two idle cores
 
 
 class VLLMServer:
     """
-    A server process and all that it starts.
+    A server process and its child processes.
 
     Attributes:
         base_url (`str`):
             `http://127.0.0.1:<port>`, the same after a restart.
         log (`Path`):
-            What all boots of it wrote.
+            Output of all starts.
     """
 
     def __init__(self, model_dir: str, log: Path, flags: dict[str, Any]) -> None:
@@ -72,8 +72,8 @@ class VLLMServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
-        assert self._process is None, "it runs already"
+        """Start the server and wait until it answers."""
+        assert self._process is None, "the server is already running"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -81,7 +81,7 @@ class VLLMServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **ENVIRONMENT},
-                start_new_session=True,  # so that its engine and workers can be killed with it
+                start_new_session=True,  # to kill its engine and workers together with it
             )
         deadline = time.monotonic() + PATIENCE
         while not self.is_healthy():
@@ -94,7 +94,7 @@ class VLLMServer:
             time.sleep(0.25)
 
     def stop(self) -> None:
-        """Ends it as a person would, by Ctrl-C; then as `kill` does, if anything of it is left."""
+        """Interrupt the server, as by Ctrl-C, and then kill the processes that are left."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             try:
@@ -104,27 +104,27 @@ class VLLMServer:
             self.kill()
 
     def kill(self) -> None:
-        """Ends it as a crash would: no goodbye, all of its processes at once."""
+        """Kill all processes of the server at once, as a crash would."""
         if self._process is None:
             return
         try:
-            # Again and again, since a process may have been starting another. Not for ever: where nobody reaps
-            # orphans, as in some containers, dead ones stay in the group, and hold neither port nor memory.
+            # Repeat, since a process may be starting another. Limited, since dead orphans stay in the group in
+            # containers that do not reap them. They hold neither port nor memory.
             for _ in range(100):
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
                 time.sleep(0.05)
-        except ProcessLookupError:  # nobody of the group is left
+        except ProcessLookupError:  # the group is empty
             pass
         self._process = None
 
     def restart(self) -> None:
-        """Another boot on the same port, with the weights of its folder: others must be sent again."""
+        """Restart the server on the same port, with the weights of its folder. Other weights must be sent again."""
         self.kill()
         self.start()
 
     def is_healthy(self) -> bool:
-        """Whether it answers."""
+        """Return whether the server answers."""
         try:
             with urllib.request.urlopen(f"{self.base_url}/health", timeout=5) as answer:
                 return answer.status == 200
@@ -132,20 +132,20 @@ class VLLMServer:
             return False
 
     def log_tail(self, lines: int = 60) -> str:
-        """The end of its log."""
+        """Return the last lines of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 @contextmanager
 def vllm_server(model_dir: str, **flags: Any) -> Iterator[VLLMServer]:
     """
-    Runs a server for the length of a `with` block. If the block fails, the error carries the end of the server's log.
+    Run a server in a `with` block. If the block raises, the error gets a note with the end of the server's log.
 
     Args:
         model_dir (`str`):
             Folder with weights and tokenizer.
         **flags:
-            Options of `vllm serve` beside, or in place of, `FLAGS`: `max_num_seqs=4` is `--max-num-seqs 4`, `True` is
+            Options of `vllm serve` that extend or replace `FLAGS`: `max_num_seqs=4` is `--max-num-seqs 4`, `True` is
             the bare option, `False` its `--no-` form, and a dictionary becomes JSON.
     """
     with TemporaryDirectory(prefix="vllm-server-") as folder:
@@ -161,7 +161,7 @@ def vllm_server(model_dir: str, **flags: Any) -> Iterator[VLLMServer]:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Options as `vllm serve` takes them."""
+    """Return options as arguments of `vllm serve`."""
     words = []
     for name, value in flags.items():
         option = name.replace("_", "-")
@@ -173,6 +173,6 @@ def command_line(flags: dict[str, Any]) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return an unused port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

@@ -1,11 +1,11 @@
-"""One server for all tests that need nothing special of theirs: it takes half a minute to start."""
+"""One server for all tests without special flags, since a start takes half a minute."""
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def server(vllm_model_dir):
-    """A server whose weights are those that a trainer sent last. A test that ends it starts it again."""
+    """A server with the weights that a trainer sent last. A test that stops it restarts it."""
     from tests.helpers.vllm_server import vllm_server
 
     with vllm_server(vllm_model_dir) as server:
@@ -14,7 +14,7 @@ def server(vllm_model_dir):
 
 @pytest.fixture(scope="module")
 def fresh_server(server, vllm_model_dir):
-    """The same server, with the weights of its folder."""
+    """The same server, reset to the weights of its folder."""
     import torch
     from transformers import AutoModelForCausalLM
     from vllm_on_cpu.trainer import GlooVLLMClient

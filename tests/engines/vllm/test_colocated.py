@@ -1,4 +1,4 @@
-"""The engine over a vLLM of this process, against a transformers model of the same weights."""
+"""The engine of a colocated vLLM, compared with a transformers model of the same weights."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from trl_spiral.types import POLICY, Request, Sampling
 
 pytestmark = [
     pytest.mark.vllm,
-    # vLLM 0.31 passes xgrammar 0.2 an argument that it deprecates, in the thread that compiles a constraint.
+    # vLLM 0.31 passes a deprecated argument to xgrammar 0.2, in the thread that compiles a constraint.
     pytest.mark.filterwarnings("ignore:max_rollback_tokens is deprecated:DeprecationWarning"),
 ]
 
-# What float32 leaves between vLLM's kernels and transformers' is about 2e-6.
+# In float32, the kernels of vLLM and transformers differ by about 2e-6.
 SAME = 1e-5
 LONG = Sampling(max_new_tokens=24)
 
@@ -48,7 +48,7 @@ def prompts(tokenizer, seen):
 
 
 def answers(engine, requests):
-    """All replies, by the order of the requests."""
+    """Return all replies in the order of the requests."""
     for ticket, request in enumerate(requests):
         engine.add(ticket, request)
     replies = {}
@@ -69,7 +69,7 @@ def expected_logprobs(model, request, reply):
 
 class TestVLLMEngine:
     @pytest.mark.parametrize("temperature", [0.6, 1.0, 0.0])
-    def test_gives_the_logprobs_of_what_it_sampled(self, temperature, engine, model, prompts):
+    def test_returns_the_logprobs_of_sampled_tokens(self, temperature, engine, model, prompts):
         requests = [
             Request(prompt, Sampling(temperature, max_new_tokens=16), seed=seed) for seed, prompt in enumerate(prompts)
         ]
@@ -77,7 +77,7 @@ class TestVLLMEngine:
             assert reply.logprobs == pytest.approx(expected_logprobs(model, request, reply), abs=SAME)
             assert reply.version == 7
 
-    def test_answers_a_seed_alike_whatever_is_decoded_beside_it(self, engine, prompts):
+    def test_replies_depend_on_their_seed_and_not_on_other_rows(self, engine, prompts):
         requests = [Request(prompt, LONG, seed=seed) for seed, prompt in enumerate(prompts)]
         together = answers(engine, requests)
         alone = [answers(engine, [request])[0] for request in requests]
@@ -85,20 +85,20 @@ class TestVLLMEngine:
         assert [reply.completion_ids for reply in together] == [reply.completion_ids for reply in alone]
         assert len({reply.completion_ids for reply in together}) > 1
 
-    def test_takes_more_requests_than_it_runs_at_once(self, engine, prompts):
+    def test_accepts_more_requests_than_it_runs_at_once(self, engine, prompts):
         replies = answers(engine, [Request(prompts[0], LONG, seed=seed) for seed in range(40)])
 
         assert len(replies) == 40
         assert engine.metrics()["running"] > 8
 
-    def test_returns_what_is_finished_before_the_rest(self, engine, prompts):
+    def test_returns_finished_replies_before_the_rest(self, engine, prompts):
         engine.add(1, Request(prompts[0], Sampling(max_new_tokens=64), seed=1))
         engine.add(2, Request(prompts[1], Sampling(max_new_tokens=1), seed=2))
 
         assert [ticket for ticket, _ in engine.step()] == [2]
         engine.abort([1])
 
-    def test_tells_a_reply_that_was_cut_off(self, engine, prompts, tokenizer):
+    def test_reports_truncated_replies(self, engine, prompts, tokenizer):
         short, long = answers(
             engine, [Request(prompts[0], Sampling(max_new_tokens=n, temperature=0.0)) for n in (1, 64)]
         )
@@ -111,7 +111,7 @@ class TestVLLMEngine:
         [Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(min_p=1.0), Sampling(temperature=0.0)],
         ids=["top_k", "top_p", "min_p", "temperature"],
     )
-    def test_honours_what_leaves_one_token(self, sampling, engine, model, prompts):
+    def test_applies_filters_that_leave_one_token(self, sampling, engine, model, prompts):
         import torch
 
         requests = [Request(prompts[0], sampling, seed=seed) for seed in range(4)]
@@ -121,7 +121,7 @@ class TestVLLMEngine:
 
         assert firsts == {likeliest}
 
-    def test_honours_a_repetition_penalty_as_transformers_does(self, engine, model, prompts):
+    def test_applies_a_repetition_penalty_like_transformers(self, engine, model, prompts):
         import torch
         from transformers import RepetitionPenaltyLogitsProcessor
 
@@ -135,7 +135,7 @@ class TestVLLMEngine:
                 scores = penalty(ids[:, :position], logits[position - 1 : position].clone())
                 assert scores.argmax().item() == token
 
-    def test_stops_at_a_text_that_belongs_to_the_reply(self, engine, prompts, tokenizer):
+    def test_includes_the_stop_text_in_the_reply(self, engine, prompts, tokenizer):
         request = Request(prompts[0], Sampling(temperature=0.0, max_new_tokens=64, stop=("boxed{",)))
         (reply,) = answers(engine, [request])
 
@@ -143,7 +143,7 @@ class TestVLLMEngine:
         assert tokenizer.decode(reply.completion_ids).endswith("boxed{")
         assert len(reply.logprobs) == len(reply.completion_ids)
 
-    def test_passes_options_on(self, llm, prompts, tokenizer):
+    def test_passes_options_to_vllm(self, llm, prompts, tokenizer):
         from trl_spiral.engines.vllm.colocated import VLLMEngine
 
         (reply,) = answers(VLLMEngine(llm, options={"ignore_eos": True}), [Request(prompts[0], LONG)])
@@ -168,16 +168,16 @@ class TestVLLMEngine:
             "[0]",
         }
 
-    def test_gives_constrained_replies_the_logprobs_they_were_drawn_with(self, engine, model, prompts):
+    def test_returns_the_logprobs_of_constrained_sampling(self, engine, model, prompts):
         request = Request(prompts[0], LONG, seed=3, legal_moves=("[9]",))
         (reply,) = answers(engine, [request])
         free = expected_logprobs(model, request, reply)
 
-        # A constraint takes tokens away, so those that are left are the likelier for it.
+        # A constraint removes tokens, so the remaining tokens have a higher probability.
         assert all(ours >= theirs - SAME for ours, theirs in zip(reply.logprobs, free, strict=True))
         assert max(ours - theirs for ours, theirs in zip(reply.logprobs, free, strict=True)) > 0.1
 
-    def test_forgets_what_is_aborted(self, engine, llm, prompts):
+    def test_drops_aborted_requests(self, engine, llm, prompts):
         for ticket in range(3):
             engine.add(ticket, Request(prompts[0], LONG))
         engine.abort([0, 1, 2, 99])
@@ -186,7 +186,7 @@ class TestVLLMEngine:
         assert llm.reset_prefix_cache()
         assert len(answers(engine, [Request(prompts[0], LONG)])) == 1
 
-    def test_finds_shared_beginnings_again(self, engine, llm, prompts):
+    def test_reuses_cached_prefixes(self, engine, llm, prompts):
         llm.reset_prefix_cache()
         prompt = max(prompts, key=len)
         assert len(prompt) > 32  # a block
@@ -196,7 +196,7 @@ class TestVLLMEngine:
 
         assert engine.metrics()["cached_prompt_share"] == pytest.approx((len(prompt) - 1) // 32 * 32 / len(prompt))
 
-    def test_refuses_weights_that_it_does_not_hold(self, engine, prompts):
+    def test_refuses_requests_for_unknown_policies(self, engine, prompts):
         with pytest.raises(ValueError, match="names the policy 'elder', and this engine holds \\['policy'\\]"):
             engine.add(0, Request(prompts[0], LONG, policy="elder"))
 
@@ -208,7 +208,7 @@ class TestVLLMEngine:
 
 @pytest.fixture(scope="module")
 def folders(vllm_model_dir, tmp_path_factory):
-    """Two adapters that change what the model says."""
+    """Folders of two adapters that change the output of the model."""
     import torch
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
@@ -226,9 +226,9 @@ def folders(vllm_model_dir, tmp_path_factory):
 
 
 class TestAdapters:
-    """Snapshots as adapters, in one batch with the policy."""
+    """Snapshots as adapters, in the same batch as the policy."""
 
-    def test_answer_for_themselves_alone(self, vllm_model_dir, folders, model, prompts):
+    def test_each_policy_replies_with_its_own_weights(self, vllm_model_dir, folders, model, prompts):
         import torch
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
@@ -245,7 +245,7 @@ class TestAdapters:
             for seed, prompt in enumerate(prompts)
             for policy in (POLICY, "older", "oldest")
         ]
-        # A slot for each, and one for the policy's own rows.
+        # One slot for each adapter, and one for the rows of the policy.
         with vllm_in_process(vllm_model_dir, enable_lora=True, max_loras=3, max_lora_rank=8) as llm:
             replies = answers(VLLMEngine(llm, adapters=folders), requests)
 
@@ -258,7 +258,7 @@ class TestAdapters:
     @pytest.fixture(scope="class")
     @classmethod
     def crowded(cls, vllm_model_dir):
-        """An engine that has room for two adapters at a time."""
+        """An engine with slots for two adapters."""
         from tests.helpers.vllm_in_process import vllm_in_process
 
         with vllm_in_process(vllm_model_dir, enable_lora=True, max_loras=2, max_lora_rank=8, block_size=32) as llm:
@@ -267,7 +267,7 @@ class TestAdapters:
     @pytest.fixture(scope="class")
     @classmethod
     def peft(cls, vllm_model_dir, folders, model):
-        """The base model, and each adapter as PEFT computes it."""
+        """The base model and the PEFT model of each adapter, by name."""
         import torch
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
@@ -278,10 +278,10 @@ class TestAdapters:
             models[name] = PeftModel.from_pretrained(base, folder).eval()
         return models
 
-    def test_wait_for_one_another_where_there_are_too_many(self, crowded, folders, peft, prompts):
+    def test_adapters_beyond_the_slots_wait(self, crowded, folders, peft, prompts):
         from trl_spiral.engines.vllm.colocated import VLLMEngine
 
-        # Three folders and the base model, as six policies.
+        # Two adapters and the base model (an adapter of zeros on a CPU), as five policies.
         names = {"older": "older", "oldest": "oldest", "base": "base", POLICY: "oldest", "again": "older"}
         engine = VLLMEngine(crowded, adapters={name: folders.get(folder) for name, folder in names.items()})
         requests = [
@@ -293,7 +293,7 @@ class TestAdapters:
             assert reply.logprobs == pytest.approx(expected, abs=SAME), request.policy
         assert engine.metrics()["weight_switches"] == 0
 
-    def test_leave_nothing_in_the_prefix_cache_for_one_that_takes_their_place(self, crowded, folders, peft, prompts):
+    def test_adapters_share_no_prefix_cache(self, crowded, folders, peft, prompts):
         import os
         import shutil
 
@@ -310,14 +310,14 @@ class TestAdapters:
         ask(folders["older"])
         again, cached = ask(folders["older"])
         other, cached_by_another = ask(folders["oldest"])
-        # The same path with other weights in it, for which vLLM itself would never look again.
+        # Other weights at the same path, which vLLM would not read again by itself.
         shutil.copytree(folders["oldest"], f"{folders['older']}-copy")
         before, _ = ask(f"{folders['older']}-copy")
         shutil.copytree(folders["older"], f"{folders['older']}-copy", dirs_exist_ok=True)
         os.utime(f"{folders['older']}-copy/adapter_model.safetensors")
-        replaced, cached_by_its_place = ask(f"{folders['older']}-copy")
+        replaced, cached_by_same_path = ask(f"{folders['older']}-copy")
 
         assert cached > 0.5
-        assert (cached_by_another, cached_by_its_place) == (0.0, 0.0)
+        assert (cached_by_another, cached_by_same_path) == (0.0, 0.0)
         for reply, name in ((again, "older"), (other, "oldest"), (before, "oldest"), (replaced, "older")):
             assert reply.logprobs == pytest.approx(expected_logprobs(peft[name], request, reply), abs=SAME)

@@ -1,4 +1,4 @@
-"""All generation modes sample the moves of 20 positions with the probabilities of one forward pass."""
+"""All generation modes sample moves with the probabilities of a forward pass, in 20 positions."""
 
 from collections import Counter
 
@@ -10,14 +10,14 @@ from trl_spiral.types import Request, Sampling
 pytestmark = pytest.mark.vllm
 
 POSITIONS, SAMPLES = 20, 400
-# A chi-square below this would come up in one of a thousand honest comparisons; here are 80, on fixed seeds.
-LEAST_P = 1e-3
+# Correct samplers fall below this p-value in one of a thousand comparisons. There are 80, with fixed seeds.
+MIN_P_VALUE = 1e-3
 SAMPLING = Sampling(temperature=0.9, max_new_tokens=8)
 
 
 @pytest.fixture(scope="module")
 def requests(tokenizer, seen):
-    """The same questions at each position, each with a seed of its own."""
+    """Requests for each position, each with its own seed."""
     from trl_spiral.text.prompts import PromptRenderer
 
     renderer = PromptRenderer(tokenizer)
@@ -30,7 +30,7 @@ def requests(tokenizer, seen):
 
 @pytest.fixture(scope="module")
 def moves(requests, vllm_model_dir, fresh_server):
-    """How often each reply came, by way of generating and position."""
+    """Counts of each reply, by generation mode and position."""
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -63,7 +63,7 @@ def moves(requests, vllm_model_dir, fresh_server):
 
 
 def p_value(first, second):
-    """Of the chi-square test that two tables of counts come from one distribution. Rare replies count as one."""
+    """Return the p-value of a chi-square test that both tables have one distribution. Rare replies are pooled."""
     from scipy.stats import chi2_contingency
 
     common = [reply for reply in first if first[reply] + second[reply] >= 20]
@@ -75,13 +75,13 @@ def p_value(first, second):
 
 
 class TestMoves:
-    @pytest.mark.parametrize("way", ["vLLM", "vLLM server"])
-    def test_are_as_likely_as_with_transformers(self, way, moves):
+    @pytest.mark.parametrize("mode", ["vLLM", "vLLM server"])
+    def test_have_the_frequencies_of_transformers(self, mode, moves):
         for position in range(POSITIONS):
-            assert p_value(moves["transformers"][position], moves[way][position]) > LEAST_P
+            assert p_value(moves["transformers"][position], moves[mode][position]) > MIN_P_VALUE
 
-    @pytest.mark.parametrize("way", ["transformers", "vLLM", "vLLM server"])
-    def test_are_as_likely_as_one_forward_pass_says(self, way, moves, requests, vllm_model_dir):
+    @pytest.mark.parametrize("mode", ["transformers", "vLLM", "vLLM server"])
+    def test_have_the_probabilities_of_a_forward_pass(self, mode, moves, requests, vllm_model_dir):
         import torch
         from scipy.stats import chisquare
         from transformers import AutoModelForCausalLM
@@ -89,7 +89,7 @@ class TestMoves:
         from trl_spiral.engines.local.scoring import reply_logprobs
 
         model = AutoModelForCausalLM.from_pretrained(vllm_model_dir, dtype=torch.float32).eval()
-        for position, counts in enumerate(moves[way]):
+        for position, counts in enumerate(moves[mode]):
             replies = [reply for reply, _ in counts.most_common(30)]
             prompt = requests[position * SAMPLES].prompt_ids
             likely = (
@@ -98,23 +98,23 @@ class TestMoves:
             kept = [(counts[reply], SAMPLES * p) for reply, p in zip(replies, likely, strict=True) if SAMPLES * p >= 5]
             seen = [count for count, _ in kept] + [SAMPLES - sum(count for count, _ in kept)]
             expected = [p for _, p in kept] + [SAMPLES - sum(p for _, p in kept)]
-            if expected[-1] < 5:  # too little for a class of its own
+            if expected[-1] < 5:  # too few for a separate class
                 seen[-2:], expected[-2:] = [sum(seen[-2:])], [sum(expected[-2:])]
-            assert chisquare(seen, expected).pvalue > LEAST_P
+            assert chisquare(seen, expected).pvalue > MIN_P_VALUE
 
-    def test_tell_another_temperature_apart(self, moves, requests, vllm_model_dir):
-        """The tests above can fail: 0.9 against 0.3. Not everywhere, since the model takes some moves for equal."""
+    def test_detect_another_temperature(self, moves, requests, vllm_model_dir):
+        """The tests above fail for 0.3 in place of 0.9, except in positions with nearly uniform moves."""
         import torch
         from transformers import AutoModelForCausalLM
 
         from trl_spiral.engines.local.scoring import reply_logprobs
 
         model = AutoModelForCausalLM.from_pretrained(vllm_model_dir, dtype=torch.float32).eval()
-        apart = 0
+        detected = 0
         for position, counts in enumerate(moves["vLLM"]):
             replies = [reply for reply, _ in counts.most_common(30)]
             prompt = requests[position * SAMPLES].prompt_ids
             other = reply_logprobs(model, [prompt] * len(replies), replies, [0.3])[:, 0].exp().tolist()
             imagined = Counter({reply: round(SAMPLES * p) for reply, p in zip(replies, other, strict=True)})
-            apart += p_value(counts, imagined) < LEAST_P
-        assert apart > POSITIONS / 2
+            detected += p_value(counts, imagined) < MIN_P_VALUE
+        assert detected > POSITIONS / 2

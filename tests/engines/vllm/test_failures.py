@@ -1,4 +1,4 @@
-"""Two ranks, a real vLLM server, and what goes wrong between them."""
+"""Two ranks with a real vLLM server: failures of the server and of its replies."""
 
 import json
 import threading
@@ -13,9 +13,9 @@ from tests.training.test_two_ranks import SCRIPT, Launched, launch
 pytestmark = pytest.mark.vllm
 
 GAMES = ("TicTacToe-v0", "Sum-v0")
-# Seconds from a failure to the end of all ranks, of which 30 are spent waiting for the server to come back.
+# Seconds from a failure to the end of all ranks, including 30 seconds of retries.
 PATIENCE = 60
-# Rows of a batch on both ranks, and by and large the completions for it.
+# Rows per batch of both ranks, and approximately the completions per batch.
 BATCH = 32
 
 
@@ -26,8 +26,8 @@ def proxy(server):
 
 
 def run(folder, model, proxy, patience=30, **changes):
-    """Two ranks, eight steps, two batches."""
-    import vllm_on_cpu.trainer  # noqa: F401  # here, and not in each fork
+    """Run two ranks for eight steps, which use two batches."""
+    import vllm_on_cpu.trainer  # noqa: F401  # imported once here, instead of in each fork
 
     import tests.helpers.training_runs  # noqa: F401
 
@@ -44,7 +44,7 @@ def run(folder, model, proxy, patience=30, **changes):
 
 
 class Clock:
-    """When something happened."""
+    """Time of an event."""
 
     def __init__(self):
         self.time = None
@@ -53,8 +53,8 @@ class Clock:
         self.time = time.monotonic()
 
 
-class TestAServer:
-    def test_that_fails_for_ten_seconds_costs_ten_seconds(self, vllm_model_dir, proxy, tmp_path):
+class TestServer:
+    def test_a_failure_of_ten_seconds_is_retried(self, vllm_model_dir, proxy, tmp_path):
         proxy.at[BATCH // 2] = lambda: setattr(proxy, "fail_for", 10.0)
         done, _ = run(tmp_path, vllm_model_dir, proxy)
 
@@ -62,7 +62,7 @@ class TestAServer:
         assert proxy.failures > 1
         ran = Launched(tmp_path, "run")
         assert ran.ranks[0]["history"] == ran.ranks[1]["history"]
-        # One reply for each turn, however often it was asked for.
+        # One reply for each turn, despite retries.
         turns = sum(
             len(seat.turns)
             for batches in ran.batches
@@ -72,7 +72,7 @@ class TestAServer:
         )
         assert proxy.completions == turns
 
-    def test_that_is_gone_ends_the_run_on_both_ranks(self, vllm_model_dir, server, proxy, tmp_path):
+    def test_a_dead_server_ends_the_run_on_both_ranks(self, vllm_model_dir, server, proxy, tmp_path):
         clock = Clock()
 
         def die():
@@ -89,8 +89,8 @@ class TestAServer:
         assert f"The server at {proxy.base_url} has answered nothing for 30 seconds" in done.stderr
         assert ended - clock.time < PATIENCE
 
-    def test_that_comes_back_is_given_the_weights_again(self, vllm_model_dir, server, proxy, tmp_path):
-        """In the second batch, when the weights are no longer those in the server's folder."""
+    def test_a_restarted_server_receives_the_weights_again(self, vllm_model_dir, server, proxy, tmp_path):
+        """The restart is in the second batch, when the weights differ from those of the server's folder."""
         threads = []
 
         def restart():
@@ -98,7 +98,7 @@ class TestAServer:
             threads[0].start()
 
         proxy.at[BATCH * 2] = restart
-        # It takes some 20 seconds, and longer on a machine that is busy.
+        # A restart takes about 20 seconds, and longer on a busy machine.
         done, _ = run(tmp_path, vllm_model_dir, proxy, patience=120)
         for thread in threads:
             thread.join()
@@ -115,7 +115,7 @@ class TestAServer:
         assert len(differences) == 2
         assert max(differences) < 1e-5
 
-    def test_that_leaves_log_probabilities_out_ends_the_run(self, vllm_model_dir, proxy, tmp_path):
+    def test_missing_log_probabilities_end_the_run(self, vllm_model_dir, proxy, tmp_path):
         clock = Clock()
 
         def spoil(answer):
@@ -134,7 +134,7 @@ class TestAServer:
 
 
 class TestTwoRanks:
-    def test_lose_no_row_and_agree(self, vllm_model_dir, proxy, tmp_path):
+    def test_lose_no_rows_and_log_equal_metrics(self, vllm_model_dir, proxy, tmp_path):
         done, _ = run(tmp_path, vllm_model_dir, proxy, max_steps=20)
 
         assert done.returncode == 0, done.stderr

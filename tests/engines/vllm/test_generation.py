@@ -1,4 +1,4 @@
-"""Our version of TRL's vLLM generation, in a real trainer of this process: when weights change."""
+"""Weight updates of the colocated vLLM generation, in a real trainer."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module")
 def trainer(vllm_model_dir, tmp_path_factory):
-    """After four steps, of which vLLM has seen none but the first: TRL syncs when it generates."""
+    """A trainer after four steps. vLLM has the weights of the first, since TRL syncs when it generates."""
     from tests.helpers.training_runs import RecordingTrainer, config, games
     from tests.helpers.vllm_in_process import trainer_with_vllm
 
@@ -32,8 +32,8 @@ def row(trainer):
     return trainer.rollout.batch.rows[0]
 
 
-def apart(trainer, reply, prompt):
-    """Of a reply's log-probabilities and the trainer's."""
+def max_difference(trainer, reply, prompt):
+    """Return the largest difference between a reply's log-probabilities and the trainer's."""
     from tests.helpers.vllm_in_process import trainer_logprobs
 
     trainer.model.eval()
@@ -58,17 +58,17 @@ class TestEngineArguments:
 
 
 class TestWeights:
-    def test_are_synced_when_a_callback_plays_after_a_step(self, trainer, row):
+    def test_are_synced_before_a_callback_plays(self, trainer, row):
         from trl_spiral import _trl
         from trl_spiral.engines.vllm.colocated import VLLMEngine
 
         assert trainer._last_loaded_step < trainer.state.global_step
         stale = answer(VLLMEngine(trainer.vllm_generation.llm), row.prompt_ids)
-        assert apart(trainer, stale, row.prompt_ids) > 1e-3
+        assert max_difference(trainer, stale, row.prompt_ids) > 1e-3
         with _trl.open_engine(trainer) as engine:
             fresh = answer(engine, row.prompt_ids)
 
-        assert apart(trainer, fresh, row.prompt_ids) < 1e-5
+        assert max_difference(trainer, fresh, row.prompt_ids) < 1e-5
         assert fresh.version == trainer.state.global_step == 4
 
     def test_do_not_change_while_requests_are_in_flight(self, trainer, row):
@@ -82,12 +82,12 @@ class TestWeights:
 
         trainer.vllm_generation.sync_weights()
 
-    def test_are_refused_if_the_prefix_cache_is_not_dropped(self, trainer, monkeypatch):
+    def test_fail_to_change_if_the_prefix_cache_is_kept(self, trainer, monkeypatch):
         monkeypatch.setattr(trainer.vllm_generation.llm, "reset_prefix_cache", lambda: False)
         with pytest.raises(RuntimeError, match="vLLM declined to drop its prefix cache after its weights had changed"):
             trainer.vllm_generation.sync_weights()
 
-    def test_leave_nothing_of_older_ones_in_the_prefix_cache(self, trainer, row):
+    def test_clear_the_prefix_cache_when_they_change(self, trainer, row):
         import torch
 
         from trl_spiral import _trl
@@ -105,4 +105,4 @@ class TestWeights:
             reply = answer(engine, prompt)
 
             assert engine.metrics()["cached_prompt_share"] == 0
-        assert apart(trainer, reply, prompt) < 1e-5
+        assert max_difference(trainer, reply, prompt) < 1e-5

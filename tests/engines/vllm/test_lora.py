@@ -1,4 +1,4 @@
-"""Adapters as vLLM takes them: which it can serve, and the files it reads. None of this needs vLLM itself."""
+"""Checks and files of the adapters that vLLM serves. These tests run without vLLM."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ from trl_spiral.training.preflight import check_vllm, colocate_kwargs
 
 @pytest.fixture(scope="module")
 def make(model_dir):
-    """Makes the tiny model with an adapter that changes what it says."""
+    """Make the tiny model with an adapter that changes its output."""
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -45,7 +45,7 @@ class TestCheck:
         [{}, {"use_rslora": True}, {"init_lora_weights": "gaussian"}, {"r": 512}, {"target_modules": ["q_proj"]}],
         ids=str,
     )
-    def test_takes_plain_lora(self, changes):
+    def test_accepts_plain_lora(self, changes):
         check_lora_config(lora(**changes))
 
     @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ class TestCheck:
         ],
         ids=str,
     )
-    def test_refuses_what_vllm_cannot_serve_or_would_serve_wrongly(self, changes):
+    def test_refuses_adapters_that_vllm_cannot_serve_correctly(self, changes):
         (name,) = changes
         with pytest.raises(
             ValueError, match=rf"adapter in training next to others \(.*{name if name != 'r' else 'rank'}"
         ):
             check_lora_config(lora(**changes))
 
-    def test_refuses_what_is_no_lora(self):
+    def test_refuses_other_methods_than_lora(self):
         from peft import LoHaConfig
 
         with pytest.raises(ValueError, match="it is not LoRA"):
@@ -83,7 +83,7 @@ class TestCheck:
         with pytest.raises(ValueError, match="adapter in .*dora next to others"):
             check_adapter(tmp_path / "dora")
 
-    def test_tells_adapters_from_whole_weights(self, make, model_dir, tmp_path):
+    def test_distinguishes_adapters_from_full_models(self, make, model_dir, tmp_path):
         make().save_pretrained(tmp_path)
 
         assert is_adapter(tmp_path)
@@ -91,14 +91,14 @@ class TestCheck:
 
 
 class TestGeneration:
-    """What TRL's vLLM generation is asked before it starts an engine for adapters."""
+    """Checks before vLLM starts with adapters."""
 
     @pytest.fixture
     def generation(self, make):
         dist = SimpleNamespace(is_fsdp=False)
         return SimpleNamespace(model=make(), _dist=dist, enable_sleep_mode=False)
 
-    def test_is_refused_where_weights_are_thrown_away_or_sharded(self, generation):
+    def test_refuses_sleep_mode_and_fsdp(self, generation):
         check = SpiralVLLMGeneration._check_adapters
         check(generation)
         generation.enable_sleep_mode = True
@@ -110,7 +110,7 @@ class TestGeneration:
 
 
 class TestFiles:
-    def test_of_a_live_adapter_are_what_peft_reads(self, make, model_dir, tmp_path):
+    def test_peft_reads_the_files_of_an_adapter_in_training(self, make, model_dir, tmp_path):
         import torch
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
@@ -124,11 +124,11 @@ class TestFiles:
         assert os.listdir(tmp_path) == ["policy-0"]
 
     @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
-    def test_are_refused_where_embeddings_are_tuned(self, make, tmp_path):
+    def test_refuse_trained_embeddings(self, make, tmp_path):
         with pytest.raises(ValueError, match="lora_embedding_A` next to others. Train linear layers only"):
             save_active_adapter(make(target_modules=["q_proj", "embed_tokens"]), tmp_path / "policy-0")
 
-    def test_of_zeros_change_nothing_and_are_made_once_for_each_shape(self, make, model_dir, tmp_path):
+    def test_an_adapter_of_zeros_changes_nothing_and_is_saved_once_per_shape(self, make, model_dir, tmp_path):
         import torch
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
@@ -144,15 +144,15 @@ class TestFiles:
         assert adapter_of_zeros(save_active_adapter(make(r=4), tmp_path / "narrow")) != zeros
 
 
-class TestTheScratchFolder:
+class TestScratchFolder:
     SCRIPT = (
         "import os, signal, sys\nfrom trl_spiral.engines.vllm.lora import scratch_folder\n"
         "(scratch_folder() / 'file').touch()\nprint(scratch_folder())\nsys.stdout.flush()\n"
         "if sys.argv[1] == 'die': os.kill(os.getpid(), signal.SIGKILL)\n"
     )
 
-    def test_is_gone_with_its_process_or_with_the_next_one(self, tmp_path):
-        (tmp_path / "trl_spiral_mine").mkdir()  # whoever's that is
+    def test_is_deleted_by_its_process_or_the_next_one(self, tmp_path):
+        (tmp_path / "trl_spiral_mine").mkdir()  # a folder of unknown origin
 
         def run(how):
             command = [sys.executable, "-c", self.SCRIPT, how]
@@ -161,9 +161,9 @@ class TestTheScratchFolder:
 
         killed = run("die")
         assert (killed / "file").is_file()
-        # One of a process that lives, and one of another machine's.
+        # Folders of a running process and of another machine.
         ours = f"trl_spiral_{socket.gethostname()}_"
-        rest = killed.name.removeprefix(ours).partition("_")[2]  # which may hold underscores of its own
+        rest = killed.name.removeprefix(ours).partition("_")[2]  # may contain underscores
         living = tmp_path / f"{ours}{os.getpid()}_{rest}"
         living.mkdir()
         elsewhere = tmp_path / killed.name.replace("trl_spiral_", "trl_spiral_another-", 1)
@@ -174,7 +174,7 @@ class TestTheScratchFolder:
 
 
 class AnsweringServer(ThreadingHTTPServer):
-    """A server with a page for each last part of a path: a status and a body."""
+    """A server that answers with a status and a body by the last part of the path."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answers)
@@ -197,7 +197,7 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
-class TestLoadingIntoAServer:
+class TestLoadIntoServer:
     @pytest.fixture
     def server(self):
         with AnsweringServer() as server:
@@ -227,24 +227,24 @@ class TestLoadingIntoAServer:
         ],
         ids=["status", "no JSON", "no list", "unload", "load"],
     )
-    def test_says_in_one_sentence_what_is_wrong(self, page, answer, complaint, server, folders):
+    def test_errors_name_the_failed_request(self, page, answer, complaint, server, folders):
         server.pages[page] = answer
 
         with pytest.raises(RuntimeError, match=complaint):
             load_into_server(server.base_url, folders)
 
-    def test_does_not_wait_for_ever(self, folders, monkeypatch):
+    def test_requests_have_a_timeout(self, folders, monkeypatch):
         monkeypatch.setattr(vllm_lora, "TIMEOUT", 0.2)
         with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RuntimeError, match="TimeoutError"):
             load_into_server(f"http://127.0.0.1:{silent.getsockname()[1]}", folders)
 
 
 class TestRanks:
-    """Two ranks share a server, into which rank 0 loads adapters."""
+    """Two ranks that share a server. Rank 0 loads adapters into it."""
 
     @pytest.fixture
     def serve(self, tmp_path, monkeypatch):
-        """Call `serve` as rank 0, or as rank 1 with the items that rank 0 has gathered before."""
+        """Call `serve` as rank 0, or as rank 1 with the items that rank 0 gathered before."""
         sent = []
 
         def serve(rank):
@@ -267,7 +267,7 @@ class TestRanks:
 
         return serve
 
-    def test_stop_with_the_error_of_rank_zero(self, serve, monkeypatch):
+    def test_raise_the_error_of_rank_zero(self, serve, monkeypatch):
         def refuse(base_url, folders):
             raise RuntimeError("The server has no room.")
 
@@ -277,7 +277,7 @@ class TestRanks:
         with pytest.raises(RuntimeError, match="Rank 0 has failed, .*: RuntimeError: The server has no room"):
             serve(rank=1)
 
-    def test_get_the_result_of_rank_zero(self, serve, monkeypatch):
+    def test_return_the_result_of_rank_zero(self, serve, monkeypatch):
         loaded = []
 
         def load(base_url, folders):
@@ -291,23 +291,23 @@ class TestRanks:
 
 
 class TestBeforeTraining:
-    """What a trainer is told before it loads anything."""
+    """Checks before a trainer loads a model."""
 
-    def test_a_colocated_engine_gets_room_for_all_adapters(self, tmp_path):
+    def test_a_colocated_engine_has_slots_for_all_adapters(self, tmp_path):
         args = config(tmp_path, use_vllm=True, vllm_mode="colocate")
         kwargs = colocate_kwargs("nobody/nothing", args, adapters=8, peft_config=lora(r=20))
 
-        # The opponents, the policy, and one of zeros.
+        # Eight opponents, the policy and the adapter of zeros.
         assert (kwargs["enable_lora"], kwargs["max_loras"], kwargs["max_lora_rank"]) == (True, 10, 32)
         assert "enable_lora" not in colocate_kwargs("nobody/nothing", args, peft_config=lora())
 
     @pytest.mark.parametrize(("rank", "largest"), [(1, 1), (2, 8), (8, 8), (9, 16), (512, 512)])
-    def test_ranks_are_those_that_vllm_knows(self, rank, largest):
+    def test_ranks_are_rounded_up_to_those_of_vllm(self, rank, largest):
         assert largest_rank(rank) == largest
 
     @pytest.fixture
     def check(self, tmp_path, monkeypatch):
-        """`check_vllm` where there seems to be one."""
+        """`check_vllm` as if vLLM were installed."""
         monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
 
         def check(mode, **kwargs):
@@ -315,7 +315,7 @@ class TestBeforeTraining:
 
         return check
 
-    def test_snapshots_of_whole_weights_behind_a_server_are_refused(self, check):
+    def test_full_model_snapshots_with_a_server_are_refused(self, check):
         check("server")
         check("server", peft_config=lora(), has_snapshots=True)
         check("colocate", has_snapshots=True)
@@ -327,7 +327,7 @@ class TestBeforeTraining:
         with pytest.raises(ValueError, match="vLLM cannot serve the adapter in training next to others"):
             check("colocate", peft_config=lora(use_dora=True), has_snapshots=True)
 
-    def test_the_configuration_of_a_model_that_has_an_adapter_counts(self, check, make, tmp_path):
+    def test_the_rank_is_read_from_a_model_with_an_adapter(self, check, make, tmp_path):
         args = config(tmp_path, use_vllm=True, vllm_mode="colocate")
 
         assert colocate_kwargs(make(r=64), args, adapters=0)["max_lora_rank"] == 64

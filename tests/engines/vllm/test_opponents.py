@@ -1,4 +1,4 @@
-"""Several policies in one roll-out with a real vLLM: nobody's weights answer for another's."""
+"""Several policies in one rollout with a real vLLM: each reply comes from the weights of its own policy."""
 
 import itertools
 
@@ -9,10 +9,10 @@ from trl_spiral.types import BASE, POLICY
 
 pytestmark = pytest.mark.vllm
 
-# Rounds of one trainer: which parrots are snapshots in each. The policy is parrot 0, 1 and 2 in turn, and once it has
-# moved on, it is met again as a snapshot. In the last, one that was away for a round is back.
+# Constant policies that are snapshots in each round of one trainer. The policy is constant policy 0, 1 and 2 in turn,
+# and its earlier weights return as snapshots. In the last round, `step-3` returns after a round without it.
 ROUNDS = [("step-3", "step-4"), ("step-4", "step-0", "step-5"), ("step-1", "step-0", "step-3")]
-MOST = 5  # opponents in one round: three parrots, the base model and one that is no parrot
+MOST = 5  # opponents in one round: three constant policies, the base model and the random adapter `mild`
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def adapted(model_dir, **changes):
 
 @pytest.fixture(scope="module")
 def adapters(model_dir, tmp_path_factory):
-    """Folders of adapters: of parrots, of half the rank where they are odd, and of one that changes nothing much."""
+    """Folders of adapters: constant policies, and one random adapter of a lower rank."""
     import torch
 
     from tests.helpers.constant_policies import TOKENS, teach
@@ -76,7 +76,7 @@ def folders(model_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def forward(model_dir, adapters):
-    """What PEFT computes, by name of an adapter; without any for the base model."""
+    """PEFT models by name of the adapter, and the base model."""
     from peft import PeftModel
 
     from tests.helpers.constant_policies import read
@@ -87,7 +87,7 @@ def forward(model_dir, adapters):
 
 @pytest.fixture(scope="module", params=["colocate", "server"])
 def trainer(request, model_dir, tmp_path_factory):
-    """A plain trainer that serves its adapter beside others."""
+    """A plain trainer that serves its adapter together with others."""
     from trl.generation import vllm_generation
     from vllm_on_cpu.trainer import GlooVLLMClient
 
@@ -125,7 +125,7 @@ _steps = itertools.count(1)
 
 
 def become(trainer, folder):
-    """Lets the policy be what an adapter's folder holds, by what is for the trainer one more step."""
+    """Load an adapter's folder into the policy, and count it as one more step of the trainer."""
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
 
@@ -134,9 +134,9 @@ def become(trainer, folder):
 
 
 class TestAdapters:
-    """The policy and its opponents, side by side in every batch."""
+    """The policy and its opponents in the same batches."""
 
-    def test_answer_for_themselves_alone_over_three_syncs(self, trainer, adapters, forward):
+    def test_each_policy_replies_with_its_own_weights_over_three_syncs(self, trainer, adapters, forward):
         from tests.helpers.constant_policies import TOKENS, answers, check, crowd
         from trl_spiral import _trl
 
@@ -154,7 +154,7 @@ class TestAdapters:
             check(requests, replies, tokens, models, version=trainer.state.global_step)
             assert metrics["weight_switches"] == 0
 
-    def test_leave_nothing_behind_but_the_policys_newest(self, trainer, adapters):
+    def test_only_the_newest_adapter_of_the_policy_stays_on_disk(self, trainer, adapters):
         from trl_spiral import _trl
 
         served = []
@@ -170,13 +170,13 @@ class TestAdapters:
 
         from tests.helpers.constant_policies import read
 
-        # The trap: on top of merged weights, a snapshot's adapter is policy and snapshot in one.
+        # On top of merged weights, a snapshot's adapter would be the sum of policy and snapshot.
         base = dict(read(model_dir).named_parameters())
         for name, parameter in trainer.vllm_generation._iter_named_params():
             assert torch.equal(parameter, base.pop(name))
         assert base == {}
 
-    def test_whole_weights_are_refused_beside_them(self, trainer, model_dir):
+    def test_snapshots_of_full_models_are_refused(self, trainer, model_dir):
         from trl_spiral import _trl
 
         with pytest.raises(ValueError, match="'elder' in .* holds whole weights, and this run trains an adapter"):
@@ -184,7 +184,7 @@ class TestAdapters:
                 pass
 
     @pytest.mark.parametrize("trainer", ["server"], indirect=True)
-    def test_are_given_to_a_server_again_that_was_started_again(self, trainer, adapters, forward):
+    def test_are_loaded_again_into_a_restarted_server(self, trainer, adapters, forward):
         from tests.helpers.constant_policies import TOKENS, answers, check, crowd
         from trl_spiral import _trl
         from trl_spiral.selfplay.referee import WeightsLost
@@ -206,7 +206,7 @@ class TestAdapters:
 
 
 class TestWholeWeights:
-    """The policy and its opponents, one after the other in one colocated engine."""
+    """Full models: one colocated engine swaps the weights of the policy and its opponents."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -233,7 +233,7 @@ class TestWholeWeights:
         trainer.model.load_state_dict(read(folder).state_dict())
         trainer.state.global_step = next(_steps)
 
-    def test_answer_for_themselves_alone_over_three_syncs(self, trainer, folders):
+    def test_each_policy_replies_with_its_own_weights_over_three_syncs(self, trainer, folders):
         from tests.helpers.constant_policies import TOKENS, answers, check, crowd, read
         from trl_spiral import _trl
         from trl_spiral.engines.vllm.colocated import VLLMEngine
@@ -250,20 +250,21 @@ class TestWholeWeights:
             tokens = {name: TOKENS[int(name.removeprefix("step-"))] for name in names} | {POLICY: TOKENS[number]}
             models = {name: read(folder) for name, folder in snapshots.items()} | {POLICY: trainer.model.eval()}
             check(requests, replies, tokens, models, version=trainer.state.global_step)
-            # Everybody at least once after the policy, who was there already; and the policy is again, as nobody says.
+            # The policy was loaded at the start, so each snapshot needs at least one switch. Afterwards, the policy is
+            # loaded again, which is not counted.
             assert len(snapshots) <= metrics["weight_switches"] < len(requests)
             assert set(afterwards[0].completion_ids) == {TOKENS[number]}
             assert requests[0].policy == POLICY
 
-    def test_are_changed_without_another_rank(self, trainer, folders, monkeypatch):
-        """Ranks with data of their own switch weights at different times, and none may wait for another."""
+    def test_are_switched_without_other_ranks(self, trainer, folders, monkeypatch):
+        """Ranks with different data switch weights at different times, so a switch must not wait for other ranks."""
         import torch
 
         from tests.helpers.constant_policies import answers, crowd
         from trl_spiral import _trl
 
         def hang(*args, **kwargs):
-            raise AssertionError("a rank waits for others")
+            raise AssertionError("a switch of weights waits for other ranks")
 
         with _trl.open_engine(trainer, {"step-3": folders["step-3"]}) as engine:
             for name in ("barrier", "all_reduce", "all_gather", "all_gather_object", "broadcast_object_list"):
@@ -274,7 +275,7 @@ class TestWholeWeights:
 
             assert engine.metrics()["weight_switches"] > 0
 
-    def test_of_the_policy_are_back_after_a_roll_out_that_broke_off(self, trainer, folders):
+    def test_of_the_policy_are_restored_after_an_interrupted_rollout(self, trainer, folders):
         from tests.helpers.constant_policies import TOKENS, answers, crowd
         from trl_spiral import _trl
 
@@ -287,7 +288,7 @@ class TestWholeWeights:
 
         assert {token for reply in replies for token in reply.completion_ids} == {TOKENS[1]}
 
-    def test_that_do_not_fit_are_refused(self, trainer, folders, tmp_path):
+    def test_with_missing_tensors_are_refused(self, trainer, folders, tmp_path):
         from safetensors.torch import load_file, save_file
 
         from tests.helpers.constant_policies import answers, crowd
@@ -302,7 +303,7 @@ class TestWholeWeights:
         ):
             answers(engine, crowd(["broken"], number=1))
 
-    def test_are_refused_where_an_adapter_is_the_snapshot(self, trainer, adapters):
+    def test_snapshots_that_are_adapters_are_refused(self, trainer, adapters):
         from trl_spiral import _trl
 
         for folder in (adapters["step-0"], None):
@@ -314,7 +315,7 @@ class TestWholeWeights:
 
 
 class TestServer:
-    def test_that_takes_no_adapters_is_refused_with_the_flags_to_add(
+    def test_without_lora_is_refused_and_the_error_names_the_flags(
         self, server, vllm_model_dir, tmp_path, monkeypatch
     ):
         from trl.generation import vllm_generation
@@ -341,13 +342,13 @@ class TestServer:
             pytest.raises(RuntimeError, match="LoRA is not enabled.*--enable-lora --max-lora-rank 8 --max-loras"),
             trainer_with_vllm(make),
         ):
-            raise AssertionError("a trainer was made")
+            raise AssertionError("the trainer was not refused")
         clients[0].close_communicator()
         clients[0].session.close()
 
 
 class TestTwoRanks:
-    """Each with games of its own, and so with questions of its own."""
+    """Ranks with different games, and so with different requests."""
 
     @pytest.fixture
     def launch(self, model_dir, tmp_path):
@@ -370,12 +371,12 @@ class TestTwoRanks:
 
         return run
 
-    def test_switch_whole_weights_each_at_its_own_time(self, launch, folders):
+    def test_switch_full_models_independently(self, launch, folders):
         often, seldom = launch(folders, adapters=False, vllm_mode="colocate")
 
         assert min(often) > max(seldom) >= 1
 
-    def test_ask_one_server_for_the_adapters_that_the_first_has_loaded(self, launch, model_dir, adapters):
+    def test_share_the_adapters_that_rank_zero_loads_into_the_server(self, launch, model_dir, adapters):
         from tests.helpers.vllm_server import vllm_server
 
         flags = dict(enable_lora=True, max_loras=len(adapters) + 1, max_lora_rank=8)

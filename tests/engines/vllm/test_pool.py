@@ -1,4 +1,4 @@
-"""Training against earlier selves with a real vLLM: every turn was written by whose name stands on it."""
+"""Training against snapshots with a real vLLM: every turn comes from the policy that it names."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def ran(request, vllm_model_dir, tmp_path_factory):
 
 
 def models(folder, model_dir):
-    """Weights by policy name, as the pool's folder holds them."""
+    """Return models by policy name, loaded from the folder of the pool."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -49,19 +49,19 @@ def models(folder, model_dir):
 
 
 class TestOpponents:
-    def test_were_met(self, ran):
+    def test_play_games(self, ran):
         _, run = ran
         met = {name for _, episodes, _ in run.batches for episode in episodes for name in episode.players}
 
         assert met >= {"policy", "base", "step-4", "step-6"}
 
-    def test_wrote_their_own_turns(self, ran, vllm_model_dir):
+    def test_generate_their_own_turns(self, ran, vllm_model_dir):
         from tests.helpers.vllm_in_process import trainer_logprobs
 
         folder, run = ran
         known = models(folder, vllm_model_dir)
         checked = dict.fromkeys(known, 0)
-        apart = 0.0
+        difference = 0.0
         for _, episodes, _ in run.batches:
             for turn in (turn for e in episodes for seat in e.trajectories for turn in seat.turns):
                 if turn.policy not in known:
@@ -71,11 +71,11 @@ class TestOpponents:
                 checked[turn.policy] += 1
                 if turn.policy != "base":
                     base = trainer_logprobs(known["base"], turn.prompt_ids, turn.completion_ids)
-                    apart = max(apart, *(abs(a - b) for a, b in zip(turn.logprobs, base, strict=True)))
+                    difference = max(difference, *(abs(a - b) for a, b in zip(turn.logprobs, base, strict=True)))
 
         assert checked["base"] > 5
         assert sum(number for name, number in checked.items() if name != "base") > 5
-        assert apart > 1000 * FLOAT32
+        assert difference > 1000 * FLOAT32
 
     def test_the_policy_still_samples_with_the_trainers_weights(self, ran):
         _, run = ran
@@ -94,6 +94,6 @@ class TestOpponents:
 
         assert len(switches) == 3
         if whole_weights:
-            assert max(switches) > 2  # they take turns
+            assert max(switches) > 2  # the policies take turns
         else:
             assert switches == [0, 0, 0]

@@ -1,7 +1,7 @@
 """
-What the project relies on in vLLM 0.31, seen in the real thing: in this process, and in a server.
+Behaviour of vLLM 0.31 that the package relies on, in a colocated engine and in a server.
 
-Each test states a fact. One that fails after an upgrade of vLLM says which of our precautions to look at again.
+Each test checks one fact. A test that fails after an upgrade of vLLM names the assumption to review.
 """
 
 import random
@@ -13,10 +13,10 @@ import pytest
 
 pytestmark = pytest.mark.vllm
 
-# What float32 leaves between vLLM's kernels and transformers' is about 2e-6; other weights or a stale cache leave
-# more than 1.
-SAME, OTHER = 1e-5, 1e-3  # rounding, and other weights: a hundred times as much
-BLOCK = 128  # tokens: vLLM caches whole blocks, of this size on a CPU
+# In float32, the kernels of vLLM and transformers differ by about 2e-6. Other weights or a stale cache differ by more
+# than 1.
+SAME, OTHER = 1e-5, 1e-3  # upper bound for the same weights, lower bound for others
+BLOCK = 128  # tokens in a block of vLLM's prefix cache on a CPU
 
 
 def read(model_dir):
@@ -27,7 +27,7 @@ def read(model_dir):
 
 
 def changed(model_dir, seed=1):
-    """The model a little further on in training."""
+    """Return the model with slightly different weights, as after further training."""
     import torch
 
     model = read(model_dir)
@@ -39,13 +39,13 @@ def changed(model_dir, seed=1):
 
 
 def prompts(number=4, length=200):
-    """Prompts longer than a block, no two with a common start."""
+    """Return prompts longer than a block, without common prefixes."""
     rng = random.Random(0)
     return [[rng.randrange(3, 700) for _ in range(length)] for _ in range(number)]
 
 
 def distance(model, prompt, completion, logprobs):
-    """Largest difference between vLLM's log-probabilities and the trainer's."""
+    """Return the largest difference between the log-probabilities of vLLM and of the trainer."""
     from tests.helpers.vllm_in_process import trainer_logprobs
 
     expected = trainer_logprobs(model, prompt, completion)
@@ -53,7 +53,7 @@ def distance(model, prompt, completion, logprobs):
 
 
 class InProcess:
-    """Asks a colocated engine, and compares."""
+    """Queries a colocated engine and compares log-probabilities."""
 
     def __init__(self, llm):
         self.llm = llm
@@ -64,7 +64,7 @@ class InProcess:
         return SamplingParams(**{"max_tokens": 8, "logprobs": 0, "ignore_eos": True, "seed": 1, **more})
 
     def errors(self, models, adapters=None):
-        """Each row's distance from its own model, and its number of cached prompt tokens."""
+        """Return the distance of each row from its own model, and its number of cached prompt tokens."""
         rows = prompts(len(models))
         outputs = self.llm.generate(
             [{"prompt_token_ids": row} for row in rows], self.sampling(), lora_request=adapters, use_tqdm=False
@@ -108,11 +108,11 @@ class TestColocated:
         engine.llm.reset_prefix_cache()
         after, _ = engine.error(model)
 
-        assert model.config.tie_word_embeddings  # The head, too, has to follow.
+        assert model.config.tie_word_embeddings  # so the head must change, too
         assert before > OTHER
         assert after < SAME
 
-    def test_a_prefix_cache_of_earlier_weights_spoils_logprobs(self, engine, vllm_model_dir):
+    def test_a_prefix_cache_of_earlier_weights_gives_wrong_logprobs(self, engine, vllm_model_dir):
         from tests.helpers.vllm_in_process import load
 
         model = changed(vllm_model_dir)
@@ -145,7 +145,7 @@ class TestColocated:
 
 @pytest.fixture(scope="class")
 def adapters(vllm_model_dir, tmp_path_factory):
-    """Each adapter's model as PEFT computes it, and its folder; "zero" changes nothing."""
+    """The PEFT model and the folder of each adapter. "zero" changes nothing."""
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -165,7 +165,7 @@ def adapters(vllm_model_dir, tmp_path_factory):
 
 
 class TestAdapters:
-    """Two adapters in an engine that holds two at a time, each row beside what PEFT computes for it."""
+    """Adapters in an engine with two slots, compared with PEFT."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -177,7 +177,7 @@ class TestAdapters:
 
     @pytest.fixture
     def ask(self, llm, vllm_model_dir, adapters):
-        """Asks for one row per name, `None` for the base, and returns each row's distance from what it should be."""
+        """Request one row per name (`None`: the base), and return the distance of each row from its model."""
         from vllm.lora.request import LoRARequest
 
         models = {None: read(vllm_model_dir), **{name: model for name, (model, _) in adapters.items()}}
@@ -191,28 +191,28 @@ class TestAdapters:
 
         return ask
 
-    def test_a_row_without_adapter_is_right_only_until_all_slots_have_been_used(self, ask, llm):
-        fresh = ask("one", None)  # which takes a new engine: nothing may have been asked of it before
+    def test_rows_without_an_adapter_are_wrong_once_all_slots_have_been_used(self, ask, llm):
+        fresh = ask("one", None)  # requires a new engine without earlier requests
         ask("one", "two")
         full = ask("one", None)
         llm.llm_engine.remove_lora(2)
         emptied = ask("one", None)
 
-        # vLLM 0.31 on a CPU: its kernel takes -1, "no adapter", for an index, and adds what the last slot last held.
+        # On a CPU, the kernel of vLLM 0.31 takes -1 ("no adapter") for an index and adds the adapter of the last slot.
         assert max(fresh) < SAME
         assert full[0] < SAME
         assert full[1] > OTHER
         assert emptied[1] > OTHER
 
-    def test_adapters_side_by_side_give_pefts_logprobs(self, ask):
+    def test_adapters_in_one_batch_give_the_logprobs_of_peft(self, ask):
         assert max(ask("one", "two", "one")) < SAME
 
-    def test_an_adapter_of_zeros_stands_in_for_the_base(self, ask):
+    def test_an_adapter_of_zeros_gives_the_logprobs_of_the_base(self, ask):
         assert max(ask("one", "zero", "two", "zero")) < SAME
 
 
 class OverHTTP:
-    """Asks a server, and compares."""
+    """Queries a server and compares log-probabilities."""
 
     def __init__(self, server):
         import requests
@@ -224,7 +224,7 @@ class OverHTTP:
         return self.session.post(self.server.base_url + path, json=body)
 
     def complete(self, prompt, **more):
-        """One completion's token ids, log-probabilities, and all else that was said of it."""
+        """Return the token ids and log-probabilities of one completion, and its whole JSON object."""
         body = {"prompt": prompt, "max_tokens": 8, "logprobs": 0, "return_token_ids": True, "seed": 1, **more}
         answer = self.post("/v1/completions", **body)
         assert answer.ok, answer.text
@@ -235,7 +235,7 @@ class OverHTTP:
         return max(distance(model, prompt, *self.complete(prompt, ignore_eos=True)[:2]) for prompt in prompts())
 
     def metric(self, name):
-        """The first value of that name in `/metrics`."""
+        """Return the first value with a name in `/metrics`."""
         lines = self.session.get(f"{self.server.base_url}/metrics").text.splitlines()
         return float(next(line for line in lines if line.startswith(name)).split()[-1])
 
@@ -249,7 +249,7 @@ def http(fresh_server):
 
 @pytest.fixture
 def client(http, vllm_model_dir):
-    """A trainer's end. Leaves the server with the weights that it started with."""
+    """A trainer's client. Restores the initial weights of the server afterwards."""
     from vllm_on_cpu.trainer import GlooVLLMClient
 
     client = GlooVLLMClient(base_url=http.server.base_url)
@@ -288,35 +288,35 @@ class TestServer:
         assert (refused.status_code, refused.json()) == (200, {"success": False})
         assert done.json() == {"success": True}
 
-    def test_a_server_started_anew_has_other_weights_until_they_are_sent(self, http, client, vllm_model_dir):
+    def test_a_restarted_server_has_its_initial_weights_until_they_are_sent_again(self, http, client, vllm_model_dir):
         model = changed(vllm_model_dir, seed=3)
         client.init_communicator()
         client.update_model_params(model)
         first_boot = http.metric("process_start_time_seconds")
         http.server.restart()
-        forgotten = http.error(model)
+        restarted = http.error(model)
         client.init_communicator()
         client.update_model_params(model)
         client.reset_prefix_cache()
         sent_again = http.error(model)
 
         assert http.metric("process_start_time_seconds") > first_boot
-        assert forgotten > OTHER
+        assert restarted > OTHER
         assert sent_again < SAME
 
 
 @pytest.fixture(scope="module")
 def prompt(seen, tokenizer):
-    """A position in tic-tac-toe, to which the model answers in four tokens: `\\boxed{`, a move, `}`, end of turn."""
+    """A position in tic-tac-toe. The model replies with four tokens: `\\boxed{`, a move, `}`, end of turn."""
     from trl_spiral.text.prompts import PromptRenderer
 
     return list(PromptRenderer(tokenizer).prompt(seen[0][0]))
 
 
 class TestReplies:
-    """What `/v1/completions` says of a reply."""
+    """Fields of the replies of `/v1/completions`."""
 
-    def test_the_end_of_turn_is_among_the_tokens_and_its_logprob_too(self, http, prompt, tokenizer):
+    def test_the_end_of_turn_token_and_its_logprob_are_included(self, http, prompt, tokenizer):
         ids, logprobs, choice = http.complete(prompt, max_tokens=64)
 
         assert ids[-1] == tokenizer.eos_token_id
@@ -324,24 +324,24 @@ class TestReplies:
         assert choice["finish_reason"] == "stop"
         assert choice["prompt_token_ids"] == prompt
 
-    def test_a_stop_text_is_among_the_tokens_that_wrote_it(self, http, prompt, tokenizer):
+    def test_the_tokens_of_a_stop_text_are_included(self, http, prompt, tokenizer):
         ids, logprobs, choice = http.complete(prompt, max_tokens=64, stop=["}"], include_stop_str_in_output=True)
 
         assert tokenizer.decode(ids).endswith("}")
         assert len(logprobs) == len(ids)
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "}")
 
-    def test_a_seed_gives_the_same_reply_whatever_is_decoded_beside_it(self, http, prompt):
+    def test_replies_depend_on_their_seed_and_not_on_other_rows(self, http, prompt):
         from concurrent.futures import ThreadPoolExecutor
 
         def ask(seed):
             return http.complete(prompt, seed=seed, ignore_eos=True, max_tokens=20, temperature=2.0)[0]
 
         with ThreadPoolExecutor(8) as together:
-            beside = list(together.map(ask, range(8)))
+            batched = list(together.map(ask, range(8)))
         alone = [ask(seed) for seed in range(8)]
 
-        assert beside == alone
+        assert batched == alone
         assert len({tuple(ids) for ids in alone}) == 8
 
     @pytest.mark.parametrize(
@@ -349,8 +349,8 @@ class TestReplies:
         [{"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}, {"repetition_penalty": 1.5}],
         ids=lambda sampling: next(iter(sampling)),
     )
-    def test_logprobs_are_those_after_temperature_penalty_and_filters(self, http, prompt, vllm_model_dir, sampling):
-        """Which `processed_logprobs` means, and TRL asks for: with a filter they are not the policy's own."""
+    def test_logprobs_include_temperature_penalty_and_filters(self, http, prompt, vllm_model_dir, sampling):
+        """TRL requires `processed_logprobs`. With a filter, they differ from the log-probabilities of the policy."""
         import torch
         from transformers.generation import logits_process as processors
 
@@ -384,7 +384,7 @@ class TestReplies:
 
         assert {text[text.index("\\") :] for text in texts} == {r"\boxed{[3]}", r"\boxed{[7]}"}
 
-    def test_what_a_server_cannot_do_is_a_4xx_with_a_sentence(self, http):
+    def test_unsupported_requests_get_status_4xx_with_a_message(self, http):
         too_long = http.post("/v1/completions", prompt=[5] * 2040, max_tokens=100)
         unknown_model = http.post("/v1/completions", prompt=[5], model="nobody")
 

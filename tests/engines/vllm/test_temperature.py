@@ -17,29 +17,30 @@ pytestmark = pytest.mark.vllm
 BASE = 0.9  # not 1.0, which is the default of a server
 # Rewards of 0 and 1 deviate by 0.5 at most. So the temperature is at least 1.35 from the second batch on.
 REFERENCE_STD = 0.75
-LOWEST_MOVED = BASE * REFERENCE_STD / 0.5
-FLOAT32 = 1e-5  # sampler against trainer, in nats, as in `test_vllm_training.py`
+MIN_ADAPTED = BASE * REFERENCE_STD / 0.5
+FLOAT32 = 1e-5  # sampler against trainer, in nats, as in `test_training.py`
 
 
 class Recording(AlgorithmTrainer):
-    """Notes of every batch how far, at the worst token, the server is from what anybody would compute."""
+    """Records the temperature of each batch, and largest log-probability errors at the base and this temperature."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.moved = None  # where training has the temperature, also while evaluation has another
+        self.training_temperature = None  # temperature in training, kept during evaluation
         self.trained, self.evaluated = [], []
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         if self.model.training:
-            self.moved = self.temperature
+            self.training_temperature = self.temperature
         mask = output["completion_mask"].bool()
         sampled = output["sampling_per_token_logps"][mask]
-        at_base, at_moved = (
+        at_base, at_adapted = (
             (plain(self.model, output, temperature)[mask] - sampled).abs().max().item()
-            for temperature in (BASE, self.moved)
+            for temperature in (BASE, self.training_temperature)
         )
-        (self.trained if self.model.training else self.evaluated).append((self.moved, at_base, at_moved))
+        batches = self.trained if self.model.training else self.evaluated
+        batches.append((self.training_temperature, at_base, at_adapted))
         return output
 
 
@@ -63,7 +64,7 @@ def trainer(vllm_model_dir, server, tmp_path_factory):
                 vllm_server_base_url=server.base_url,
                 temperature=BASE,
                 temperature_ref_std=REFERENCE_STD,
-                # Batches at steps 0, 4 and 8. Evaluation during the second, with an adapted temperature, and last.
+                # Batches at steps 0, 4 and 8. Evaluation during the second, at an adapted temperature, and at the end.
                 eval_strategy="steps",
                 eval_steps=6,
             )
@@ -74,23 +75,23 @@ def trainer(vllm_model_dir, server, tmp_path_factory):
 
 
 class TestServer:
-    def test_samples_at_the_temperature_to_which_it_has_moved(self, trainer):
-        (first, *_), *moved = trainer.trained
+    def test_samples_at_the_adapted_temperature(self, trainer):
+        (first, *_), *adapted = trainer.trained
 
         assert first == BASE
-        assert len(moved) == 2  # before and after the first evaluation
-        assert all(temperature >= LOWEST_MOVED for temperature, _, _ in moved)
-        assert all(at_moved < FLOAT32 for _, _, at_moved in trainer.trained)
-        assert all(at_base > 0.1 for _, at_base, _ in moved)
+        assert len(adapted) == 2  # before and after the first evaluation
+        assert all(temperature >= MIN_ADAPTED for temperature, _, _ in adapted)
+        assert all(at_adapted < FLOAT32 for _, _, at_adapted in trainer.trained)
+        assert all(at_base > 0.1 for _, at_base, _ in adapted)
 
-    def test_evaluates_at_the_base_value_in_between(self, trainer):
+    def test_evaluates_at_the_base_temperature(self, trainer):
         assert len(trainer.evaluated) == 4  # two evaluations of two batches
-        assert all(temperature >= LOWEST_MOVED for temperature, _, _ in trainer.evaluated)
+        assert all(temperature >= MIN_ADAPTED for temperature, _, _ in trainer.evaluated)
         assert all(at_base < FLOAT32 for _, at_base, _ in trainer.evaluated)
-        assert all(at_moved > 0.1 for _, _, at_moved in trainer.evaluated)
+        assert all(at_adapted > 0.1 for _, _, at_adapted in trainer.evaluated)
 
     @pytest.mark.parametrize("prefix", ["", "eval_"])
-    def test_is_scored_at_the_same(self, trainer, prefix):
+    def test_the_trainer_scores_at_the_same_temperature(self, trainer, prefix):
         metric = f"{prefix}sampling/sampling_logp_difference/max"  # TRL's own
         differences = [entry[metric] for entry in trainer.state.log_history if metric in entry]
 

@@ -12,13 +12,13 @@ pytestmark = pytest.mark.vllm
 
 SCRIPT = Path(__file__).parents[2] / "helpers/training_runs.py"
 GAMES = ("TicTacToe-v0", "Sum-v0")
-# Sampler against trainer, in nats: what is left after a sync.
+# Largest difference between sampler and trainer after a sync, in nats.
 FLOAT32, BFLOAT16 = 1e-5, 2e-2
 RUN = dict(use_vllm=True, max_steps=8, vllm_max_model_length=1024)
 
 
 class Ran:
-    """One run, and what it left behind."""
+    """One run and its results."""
 
     def __init__(self, folder, name, model, lora=None, plain=False, **changes):
         from trl.generation import vllm_generation
@@ -50,8 +50,8 @@ class Ran:
         return [entry[metric] for entry in self.history if metric in entry]
 
     def turns(self):
-        """Every turn of the policy, with the step at which its batch was made."""
-        cycle = 4  # optimizer steps, as `training_runs.config` has it
+        """Yield every turn of the policy, with the step at which its batch was generated."""
+        cycle = 4  # optimizer steps, as in `training_runs.config`
         for number, (_, episodes, _) in enumerate(self.batches):
             for episode in episodes:
                 for seat in episode.trajectories:
@@ -76,7 +76,7 @@ class TestTraining:
         assert len(differences) == 2  # cycles
         assert max(differences) < FLOAT32
 
-    def test_has_moved_those_weights_by_then(self, ran, vllm_model_dir):
+    def test_has_changed_the_weights_by_the_second_batch(self, ran, vllm_model_dir):
         """Otherwise the test above would hold without any sync."""
         import torch
         from transformers import AutoModelForCausalLM
@@ -87,16 +87,16 @@ class TestTraining:
         differences = {0: 0.0, 4: 0.0}
         for step, turn in ran.turns():
             known = trainer_logprobs(at_first, turn.prompt_ids, turn.completion_ids)
-            apart = max(abs(ours - theirs) for ours, theirs in zip(turn.logprobs, known, strict=True))
-            differences[step] = max(differences[step], apart)
+            difference = max(abs(ours - theirs) for ours, theirs in zip(turn.logprobs, known, strict=True))
+            differences[step] = max(differences[step], difference)
 
         assert differences[0] < FLOAT32
         assert differences[4] > 1000 * FLOAT32
 
-    def test_writes_down_which_weights_answered(self, ran):
+    def test_records_the_version_of_the_weights(self, ran):
         assert all(turn.version == step for step, turn in ran.turns())
 
-    def test_loses_nothing_that_was_sampled(self, ran):
+    def test_keeps_all_sampled_rows(self, ran):
         kept = 0
         for rows, episodes, metrics in ran.batches:
             written = sum(len(seat.turns) for episode in episodes for seat in episode.trajectories)
@@ -105,19 +105,19 @@ class TestTraining:
             kept += written - len(rows)
             assert metrics["selfplay/kept_rows"] == kept
 
-    def test_logs_the_use_of_the_engine(self, ran):
+    def test_logs_the_metrics_of_the_engine(self, ran):
         assert min(ran.logged("selfplay/engine/new_tokens")) > 0
 
 
 class TestPlainTrainer:
     @pytest.mark.parametrize("mode", ["colocate", "server"])
-    def test_plays_through_vllm_too(self, mode, request, vllm_model_dir, tmp_path):
+    def test_plays_through_vllm(self, mode, request, vllm_model_dir, tmp_path):
         changes = dict(vllm_mode=mode, max_steps=2)
         if mode == "server":
             changes["vllm_server_base_url"] = request.getfixturevalue("server").base_url
         ran = Ran(tmp_path, "plain", vllm_model_dir, plain=True, **changes)
 
-        # TRL's own measure, in which every row counts: here none has waited. Its own colocated engine takes bfloat16.
+        # TRL's own metric, over all rows: none is left over from an earlier batch. Its colocated engine uses bfloat16.
         differences = ran.logged("sampling/sampling_logp_difference/mean")
         assert len(differences) == 2
         assert max(differences) < (FLOAT32 if mode == "server" else BFLOAT16)
@@ -133,30 +133,30 @@ class TestColocate:
         assert first.transcripts == second.transcripts
         assert first.history == second.history
 
-    def test_is_near_the_trainer_in_bfloat16(self, vllm_model_dir, tmp_path):
+    def test_is_close_to_the_trainer_in_bfloat16(self, vllm_model_dir, tmp_path):
         ran = Ran(tmp_path, "bf16", vllm_model_dir, vllm_mode="colocate", bf16=True)
-        # The single worst token of a batch reaches 0.022. No less than float32 leaves, or it was no bfloat16.
+        # The worst token of a batch reaches 0.022. The lower bound shows that the run used bfloat16.
         assert FLOAT32 < max(ran.logged("selfplay/logprob_difference/mean")) < BFLOAT16
         assert max(ran.logged("selfplay/logprob_difference/max")) < 2 * BFLOAT16
 
-    # vLLM 0.31 passes xgrammar 0.2 an argument that it deprecates, in the thread that compiles a constraint.
+    # vLLM 0.31 passes a deprecated argument to xgrammar 0.2, in the thread that compiles a constraint.
     @pytest.mark.filterwarnings("ignore:max_rollback_tokens is deprecated:DeprecationWarning")
-    def test_trains_on_moves_that_were_constrained(self, vllm_model_dir, tmp_path):
+    def test_trains_on_constrained_moves(self, vllm_model_dir, tmp_path):
         ran = Ran(
             tmp_path, "legal", vllm_model_dir, vllm_mode="colocate", constrain_moves=True, max_completion_length=16
         )
 
         assert max(ran.logged("selfplay/illegal_rate")) == 0
-        # TRL weighs each token by the trainer's probability over the sampler's, which the constraint has raised.
+        # TRL weights each token by the trainer's probability over the sampler's, which the constraint raises.
         ratios = ran.logged("sampling/importance_sampling_ratio/mean")
         assert max(ratios) < 1
         assert max(ran.logged("sampling/importance_sampling_ratio/max")) < 1 + 1e-4
 
 
 class TestTensorParallelism:
-    """Two ranks that each hold half of one engine."""
+    """Two ranks that share one engine."""
 
-    def test_plays_identical_games_and_divides_the_rows(self, vllm_model_dir, tmp_path):
+    def test_ranks_play_identical_games_and_divide_the_rows(self, vllm_model_dir, tmp_path):
         config = dict(
             output_dir=str(tmp_path / "run"),
             **{**RUN, "vllm_mode": "colocate"},

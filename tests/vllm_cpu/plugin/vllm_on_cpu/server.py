@@ -1,4 +1,4 @@
-"""The server's end: a weight-transfer engine, made by each of vLLM's workers on `--weight-transfer-config`."""
+"""Weight-transfer engine of the server. Each worker of vLLM creates one for `--weight-transfer-config`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GlooInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class GlooUpdateInfo(WeightTransferUpdateInfo):
-    """Body of `/update_weights`: what is about to be broadcast, in order, one entry per tensor in each list."""
+    """Body of `/update_weights`: the tensors of the broadcast in order, one entry per tensor in each list."""
 
     names: list[str]
     dtype_names: list[str]
@@ -33,34 +33,34 @@ class GlooUpdateInfo(WeightTransferUpdateInfo):
 
 
 class GlooEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
-    """Receives tensors one by one and loads each into the live parameters."""
+    """Receives tensors one by one, and loads each into the current parameters."""
 
     init_info_cls = GlooInitInfo
     update_info_cls = GlooUpdateInfo
     group: Group | None = None
 
     def init_transfer_engine(self, init_info: GlooInitInfo) -> None:
-        """Joins the trainer's group, and leaves an earlier one."""
+        """Join the trainer's group, and leave an earlier one."""
         workers = self.parallel_config
         rank = workers.data_parallel_index * workers.world_size + workers.rank
         self.group = join(init_info.port, rank + 1, init_info.world_size)
 
     def start_weight_update(self) -> None:
-        """Nothing to prepare: parameters change in place."""
+        """Do nothing: parameters change in place."""
 
     def receive_weights(self, update_info: GlooUpdateInfo) -> None:
-        """Takes the announced tensors."""
+        """Receive and load the announced tensors."""
         self.model.load_weights(self._tensors(update_info))
 
     def finish_weight_update(self) -> None:
-        """Nothing to pack."""
+        """Do nothing: no weights are packed."""
 
     def shutdown(self) -> None:
-        """Leaves the group."""
+        """Leave the group."""
         self.group = None
 
     def _tensors(self, update_info: GlooUpdateInfo) -> Iterator[tuple[str, torch.Tensor]]:
-        assert self.group is not None, "vLLM opens the group before it takes weights"
+        assert self.group is not None, "vLLM opens the group before it receives weights"
         announced = zip(update_info.names, update_info.dtype_names, update_info.shapes, strict=True)
         for name, dtype, shape in announced:
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))

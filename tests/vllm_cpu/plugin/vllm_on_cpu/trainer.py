@@ -1,4 +1,4 @@
-"""The trainer's end: TRL's client of a vLLM server, with gloo where it has NCCL."""
+"""TRL's client of a vLLM server, with gloo in place of NCCL."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from vllm_on_cpu.group import Group, open_store
 
 
 def use_gloo() -> None:
-    """From here on, every trainer of this process with `vllm_mode="server"` sends its weights over gloo."""
+    """Send weights over gloo from all later trainers of this process with `vllm_mode="server"`."""
     trl.generation.vllm_generation.VLLMClient = GlooVLLMClient
 
 
 class GlooVLLMClient(VLLMClient):
-    """Overrides the three methods of TRL 1.16 that touch NCCL, and posts to the same endpoints."""
+    """Overrides the three methods of TRL 1.16 that use NCCL. The endpoints are the same."""
 
     def init_communicator(self, device: Any = None) -> None:
-        """Opens a group with the server's workers; called again, with those of a server that was started anew."""
+        """Open a group with the server's workers. A second call opens one with those of a restarted server."""
         self.close_communicator()
         world_size = self.get_world_size() + 1
         store = open_store()
-        # The server answers when its workers have joined, which they cannot before we have.
+        # The server replies after its workers have joined, and they wait for this rank.
         with ThreadPoolExecutor(max_workers=1) as executor:
             answer = executor.submit(
                 self._post,
@@ -39,7 +39,7 @@ class GlooVLLMClient(VLLMClient):
     def update_named_params(
         self, metadata: list[tuple[str, str, list[int]]], named_params: Iterator[tuple[str, torch.Tensor]]
     ) -> None:
-        """Announces the tensors, then sends them in the same order."""
+        """Announce the tensors, and send them in the same order."""
         names, dtype_names, shapes = (list(column) for column in zip(*metadata, strict=True))
         update_info = {"names": names, "dtype_names": dtype_names, "shapes": shapes}
         if not self._updating_weights:
@@ -53,5 +53,5 @@ class GlooVLLMClient(VLLMClient):
             self._finish_weight_update()
 
     def close_communicator(self) -> None:
-        """Leaves the group."""
+        """Leave the group."""
         self.communicator = None
