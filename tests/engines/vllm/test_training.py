@@ -1,11 +1,13 @@
 """Self-play with a real vLLM, in the trainer's process and behind a server, for whole weights and for adapters."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.training.test_two_ranks import Launched, launch
+from tests.training.test_two_ranks import Launched, command
 
 
 pytestmark = pytest.mark.vllm
@@ -165,7 +167,14 @@ class TestTensorParallelism:
         (tmp_path / "run.json").write_text(
             json.dumps([dict(name="run", model=vllm_model_dir, games=GAMES, config=config)])
         )
-        done = launch(SCRIPT, tmp_path / "run.json")
+        # Not forks: vLLM's shared memory between two ranks hangs in forks of a process that has run torch.
+        done = subprocess.run(
+            command(SCRIPT, tmp_path / "run.json"),
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "GLOO_SOCKET_IFNAME": "lo"},
+            timeout=300,
+        )
 
         assert done.returncode == 0, done.stderr
         ran = Launched(tmp_path, "run")
