@@ -16,6 +16,7 @@ from trl_spiral.callbacks.transcripts import describe_run, trained_advantages
 from trl_spiral.evaluation.matches import play_matches
 from trl_spiral.evaluation.transcripts import GAMES, GameLog, format_transcript, make_record, read_game_log
 from trl_spiral.games import get_game
+from trl_spiral.machine import KERNELS
 from trl_spiral.players import RandomPlayer
 from trl_spiral.sandbox import CannotContain
 from trl_spiral.selfplay.advantages import ReturnsOnly
@@ -286,6 +287,8 @@ class TestTranscriptCallback:
         assert "hf_x" not in json.dumps(described)
 
     def test_records_machine_and_versions(self, trainer, tmp_path, monkeypatch):
+        for name in KERNELS:
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
         trainer(num_iterations=1, max_steps=1).train()
         recorded = json.loads((tmp_path / "run.json").read_text())
