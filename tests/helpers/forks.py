@@ -195,6 +195,8 @@ def _be_a_new_interpreter(env: Mapping[str, str]) -> None:
         importlib.reload(constants)
         hf_api.api.endpoint = constants.ENDPOINT
         close_session()
+    if "transformers.utils.hub" in sys.modules:  # it keeps a client of the Hub with the endpoint of its first use
+        sys.modules["transformers.utils.hub"]._hf_api = None
     forget_states()
 
 
