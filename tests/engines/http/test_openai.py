@@ -1,3 +1,4 @@
+import asyncio
 import json
 import logging
 import random
@@ -481,6 +482,8 @@ class TestBudget:
 
         async def reserve_and_abort(tokens):
             granted = await reserve(tokens)
+            while 0 not in engine._waiting:  # `add` runs in the other thread
+                await asyncio.sleep(0)
             engine.abort([0])
             reserved.set()
             return granted
