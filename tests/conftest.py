@@ -61,6 +61,8 @@ def pytest_runtest_setup(item):
     """
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+        # With any OMP_NUM_THREADS: forks have one thread, and runs are equal only with equal numbers of threads.
+        sys.modules["torch"].set_num_threads(1)
     if item.get_closest_marker("vllm") and not HAS_VLLM:
         if os.environ.get("TRL_SPIRAL_REQUIRE_VLLM") == "1":
             pytest.fail(f"`TRL_SPIRAL_REQUIRE_VLLM` is 1, and this test {NEEDS_VLLM}.", pytrace=False)

@@ -52,7 +52,7 @@ def script(folder, **run):
         [sys.executable, str(SCRIPT), str(folder / "runs.json")],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])},
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "OMP_NUM_THREADS": "1"},
     )
     result = folder / "result_0.json"
     return done, json.loads(result.read_text()) if result.exists() else None
